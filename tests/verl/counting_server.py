@@ -8,13 +8,18 @@ from verl.workers.rollout.replica import TokenOutput
 
 
 class CountingServer:
-    """Samples ids from 100 + the prompt's length; if `is_slow`, two of them when it is aborted."""
+    """Samples ids from 100 + the prompt's length; if `is_slow`, two of them when it is aborted.
+
+    With `says` it samples those ids instead, up to the first of its own or the caller's end tokens.
+    """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         self.version, self.is_slow, self.has_left, self.pause_s = 0, False, False, 0.01
+        self.says: list[int] = []
+        self.eos_id = -1
         self.prompts: list[list[int]] = []
         self.running, self.cancelled, self.most = 0, 0, 0
         self.aborting = asyncio.Event()
@@ -58,12 +63,19 @@ class CountingServer:
         finally:
             self.running -= 1
         first = 100 + len(prompt_ids)
+        ids = [*range(first, first + wanted)]
+        if self.says:
+            ids = self._said(wanted, [self.eos_id, *sampling_params["stop_token_ids"]])
         return TokenOutput(
-            token_ids=list(range(first, first + wanted)),
-            log_probs=[-0.25] * wanted,
+            token_ids=ids,
+            log_probs=[-0.25] * len(ids),
             stop_reason=reason,
             extra_fields={"global_steps": version},
         )
+
+    def _said(self, wanted: int, ends: list[int]) -> list[int]:
+        stops = [place for place, one in enumerate(self.says) if one in ends]
+        return self.says[: min([wanted, *(place + 1 for place in stops)])]
 
 
 def _aborted(version: int) -> TokenOutput:

@@ -155,7 +155,10 @@ def test_each_mistake_is_reported_in_one_clear_line(
     options = [*OPTIONS, "--token-file", str(tmp_path / "token")]
     with local.service([], log=tmp_path / "log", options=options) as service:
         token = {"token_file": str(tmp_path / "token")}
-        CheckBeforeStart().on_job_start(configuration(service.url, **token))
+        fine = configuration(service.url, **token)
+        fine.data.truncation = "left"
+        CheckBeforeStart().on_job_start(fine)
+        assert "prorl: warning: data.truncation=left has no effect" in capsys.readouterr().err
         wrong = configuration(service.url, token_file=str(tmp_path / "wrong"))
         refused = complaint(wrong, capsys)
         assert "Unauthorized" in refused

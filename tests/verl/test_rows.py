@@ -17,8 +17,9 @@ from prorl_service.schemas import (
     Segment,
     SegmentKind,
     Trajectory,
+    Turn,
 )
-from prorl_verl.rows import rows_of
+from prorl_verl.rows import checked, rows_of
 from prorl_verl.tensors import fields_of, keys_of, tag_of
 
 METRICS = {"acc", "overlong_penalty", "cut_off"}
@@ -152,3 +153,30 @@ def segment_of(kind: SegmentKind, number: int) -> Segment:
         kind=kind,
         is_trained=kind != "auxiliary",
     )
+
+
+def turn_of(backend: str) -> Turn:
+    return Turn(
+        segment=0, start=0, stop=1, text="", finish_reason="stop", model_s=0.0, backend=backend
+    )
+
+
+@given(
+    st.lists(segments(), min_size=1, max_size=3),
+    st.sets(st.integers(0, 5)),
+    st.lists(st.sampled_from(["here:1", "there:2"]), max_size=3),
+)
+def test_tokens_of_other_weights_or_engines_are_refused(
+    parts: list[Segment], versions: set[int], engines: list[str]
+) -> None:
+    rollout = rollout_of(parts)
+    assert rollout.trajectory is not None
+    rollout.trajectory.turns.extend(map(turn_of, engines))
+    found = {one for part in parts for one in part.policy_versions} - {NOT_SAMPLED}
+    is_own = found <= versions and "there:2" not in engines
+    if not found:
+        return
+    error = failure_of(checked(rollout, engine="here:1", versions=versions))
+    assert (error is None) == is_own
+    if error is not None:
+        assert "this trainer's engines" in error.message

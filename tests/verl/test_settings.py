@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from prorl_verl.checks import BadConfiguration, check_configuration
+from prorl_verl.checks import ROW_METRICS, BadConfiguration, check_configuration
 from prorl_verl.settings import (
+    REWARD_METRICS,
+    draws,
     draws_per_step,
     group_size,
     max_model_len,
@@ -139,6 +141,10 @@ def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) ->
             "no room for one rollout of 132 tokens on 2 GPU",
         ),
         ({"actor_rollout_ref__rollout__temperature": 0}, "temperature"),
+        (
+            {"trainer__use_v1": False, "algorithm__adv_estimator": "remax"},
+            "would be a baseline of 0",
+        ),
         ({"actor_rollout_ref__rollout__calculate_log_probs": False}, "calculate_log_probs"),
         ({"prorl__overlong": {"max_tokens": 400, "buffer_tokens": 8}}, "never reached"),
     ],
@@ -238,5 +244,58 @@ def test_synchronous_training_stays_on_policy_unless_asked_otherwise() -> None:
     spec = sampler_spec(asked, settings_of(asked), "sync")
     assert (spec.surplus, spec.max_staleness, spec.groups_ahead) == ("carry", 1, 0)
     assert spec.oversubscription is None
-    other = config(algorithm__filter_groups__metric="correct")
-    assert sampler_spec(other, settings_of(other), "sync").filter.metric == "correct"
+
+
+@pytest.mark.parametrize("metric", [*REWARD_METRICS, "correct"])
+def test_verls_names_of_the_reward_are_the_services(metric: str) -> None:
+    filtered = {"enable": True, "metric": metric}
+    drawn = config(algorithm__filter_groups=filtered)
+    check_configuration(drawn, settings_of(drawn))
+    wanted = "correct" if metric == "correct" else "reward"
+    assert sampler_spec(drawn, settings_of(drawn), "sync").filter.metric == wanted
+
+
+@pytest.mark.parametrize("metric", ["score", "seq_reward", "seq_final_reward", "correct", "corect"])
+def test_metrics_that_verls_own_filter_would_not_find_are_refused(metric: str) -> None:
+    """VeRL would raise when the first groups have ended."""
+    filtered = {"enable": True, "metric": metric}
+    own = config(
+        algorithm__filter_groups=filtered,
+        trainer__v1__sampler__custom_sampler__name=None,
+    )
+    with pytest.raises(BadConfiguration, match=f"metric={metric}") as refused:
+        check_configuration(own, settings_of(own))
+    assert "what works: reward, acc, overlong_penalty, cut_off" in refused.value.hint
+    for works in ROW_METRICS:
+        own["algorithm"]["filter_groups"]["metric"] = works
+        check_configuration(own, settings_of(own))
+
+
+@pytest.mark.parametrize("sampler", ["DynamicSampler", None])
+def test_a_filter_without_a_metric_is_refused(sampler: str | None) -> None:
+    for metric in (None, ""):
+        filtered = config(
+            algorithm__filter_groups={"enable": True, "metric": metric},
+            trainer__v1__sampler__custom_sampler__name=sampler,
+        )
+        with pytest.raises(BadConfiguration, match=r"needs algorithm\.filter_groups\.metric"):
+            check_configuration(filtered, settings_of(filtered))
+
+
+def test_rewards_after_a_penalty_cannot_be_filtered_on() -> None:
+    late = config(
+        algorithm__filter_groups={"enable": True, "metric": "seq_final_reward"},
+        algorithm__use_kl_in_reward=True,
+    )
+    with pytest.raises(BadConfiguration, match="after groups are filtered"):
+        check_configuration(late, settings_of(late))
+
+
+def test_a_sampler_of_the_users_own_is_not_taken_for_ours() -> None:
+    own = config(
+        algorithm__filter_groups={"enable": True, "metric": "acc"},
+        trainer__v1__sampler__custom_sampler__name="Mine",
+    )
+    check_configuration(own, settings_of(own))
+    assert not draws(own)
+    assert draws(config(algorithm__filter_groups__enable=True))

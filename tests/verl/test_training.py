@@ -30,6 +30,8 @@ PRORL = {
 }
 EXACT = 1e-6
 """Largest difference of a probability between engine and trainer, in fp32."""
+EXACT_NATS = 1e-5
+"""Largest mean difference of a step's logprobs."""
 DIFFERENCE = "training/rollout_probs_diff_max"
 
 
@@ -77,6 +79,7 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
     steps = [one for one in run.metrics if DIFFERENCE in one]
     assert len(steps) == 3
     assert all(one[DIFFERENCE] < EXACT for one in steps)
+    assert all(one["prorl/off_policy"] < EXACT_NATS for one in steps)
     assert all(one["actor/grad_norm"] > 0 for one in steps)
     assert all(one["num_turns/mean"] == 2 for one in steps)
     (validation,) = [one for one in run.metrics if "val-core/tiny/acc/mean@1" in one]
@@ -179,6 +182,7 @@ def test_an_agent_loop_of_verl_can_run_rollouts_of_the_service(
     own = {"prorl.agent_loop": True} if use_v1 else {}
     run = train(directory, service.url, trainer__use_v1=use_v1, **own)
     assert all(value < EXACT for value in run.values(DIFFERENCE))
+    assert all(value < EXACT_NATS for value in run.values("prorl/off_policy"))
     assert len(run.metrics) == 2
     assert_nothing_is_left(service, run)
 

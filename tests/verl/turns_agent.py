@@ -1,4 +1,4 @@
-"""An agent for the tests of lent engines that only takes some turns."""
+"""Agents for the tests of engines that only take some turns."""
 
 from typing import ClassVar
 
@@ -24,3 +24,11 @@ class TurnsAgent(AgentHandler):
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         return Verdict(float(len(rollout.turns)))
+
+
+class OneTurnAgent(TurnsAgent):
+    name: ClassVar[str] = "one-turn"
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        last = await rollout.sample(rollout.prompt_ids)
+        return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED

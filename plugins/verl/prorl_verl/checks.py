@@ -4,16 +4,32 @@ They run in the command's own process before Ray starts (`start`), and where the
 for programs with an entry point of their own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendState
-from prorl_verl import ignored
-from prorl_verl.settings import Settings, max_model_len, training_id
+from prorl_verl import fields
+from prorl_verl.settings import (
+    REWARD_METRICS,
+    Settings,
+    draws,
+    max_model_len,
+    template_options,
+    training_id,
+)
 
 FIRST_CONTACT_S = 10.0
+AGENT_LOOPS = (None, "prorl", "single_turn_agent")
+"""Values of the column `agent_name` that contradict nothing: ours, and VeRL's default."""
+PROCESSED = "processed_logprobs"
+ROW_METRICS = ("reward", "acc", "overlong_penalty", "cut_off")
+"""Metrics of a row that VeRL's own filter can use."""
 
 
 class BadConfiguration(ProRLError):
@@ -24,27 +40,75 @@ def check_configuration(config: Mapping[str, Any], settings: Settings) -> None:
     """Raises `BadConfiguration`."""
     checks = (
         _check_ignored,
+        _check_agent_loops,
+        _check_template,
         _check_save,
         _check_reward,
         _check_filter,
         _check_lengths,
         _check_sampling,
+        _check_estimator,
     )
     for check in checks:
         check(config, settings)
 
 
+def ignored(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each setting without an effect, and for each that is unknown here."""
+    table = {**fields.WARNED, **(fields.WARNED_IF_DRAWN if draws(config) else {})}
+    for setting, hint in fields.contradictions(config, table):
+        yield f"{setting} has no effect with rollout=prorl: {hint}"
+    for setting in fields.unknown(config):
+        yield f"{setting} may have no effect: rollout=prorl does not know this setting"
+
+
 def _check_ignored(config: Mapping[str, Any], _: Settings) -> None:
-    for setting, hint in ignored.contradictions(config):
+    for setting, hint in fields.contradictions(config, fields.REFUSED):
         raise BadConfiguration(f"{setting} has no effect with rollout=prorl", hint=hint)
+
+
+def _check_agent_loops(config: Mapping[str, Any], _: Settings) -> None:
     data = config["data"]
     files = [data.get("train_files"), data.get("val_files")]
-    if named := set[str]().union(*(ignored.agent_loops(one) for one in files if one)):
+    if named := set[str]().union(*(_agent_loops(one) for one in files if one)):
         raise BadConfiguration(
             f"column agent_name: {', '.join(sorted(named))}: agent loops of VeRL do not run with "
             "rollout=prorl",
             hint="remove the column, and name agents of the service by prorl.agent or a column "
             "'prorl'",
+        )
+
+
+def _agent_loops(files: str | Sequence[str]) -> set[str]:
+    """Returns VeRL's agent loops that local Parquet files name in their column `agent_name`."""
+    named: set[str] = set()
+    for file in [files] if isinstance(files, str) else files:
+        if file.endswith(".parquet") and Path(file).is_file():
+            named |= _named(file)
+    return named
+
+
+def _named(file: str) -> set[str]:
+    if "agent_name" not in pq.read_schema(file).names:
+        return set()
+    column: pa.ChunkedArray = pq.read_table(file, columns=["agent_name"])["agent_name"]
+    return {str(one) for one in column.unique().to_pylist() if one not in AGENT_LOOPS}
+
+
+def _check_template(config: Mapping[str, Any], settings: Settings) -> None:
+    options = template_options(config)
+    if others := sorted(set(options) - {"enable_thinking"}):
+        raise BadConfiguration(
+            f"data.apply_chat_template_kwargs.{others[0]}={options[others[0]]} has no effect with "
+            "rollout=prorl, which takes enable_thinking only",
+            hint="save the tokenizer with a template that has it as its default",
+        )
+    thinking = options.get("enable_thinking")
+    if thinking not in (None, settings.thinking):
+        raise BadConfiguration(
+            f"data.apply_chat_template_kwargs.enable_thinking={thinking} contradicts "
+            f"prorl.thinking={settings.thinking}",
+            hint="set one of the two",
         )
 
 
@@ -58,11 +122,6 @@ def _check_save(config: Mapping[str, Any], settings: Settings) -> None:
 
 def _check_reward(config: Mapping[str, Any], settings: Settings) -> None:
     reward = config["reward"]
-    if reward["reward_model"]["enable"]:
-        raise BadConfiguration(
-            "reward.reward_model.enable=True would score rollouts that the service has scored",
-            hint="switch it off, or score in an agent of the service",
-        )
     function, manager = reward["custom_reward_function"]["path"], reward["reward_manager"]
     is_stock = (manager["source"], manager["name"]) == ("register", "naive")
     if (function or not is_stock) and (settings.agent_loop or not config["trainer"]["use_v1"]):
@@ -71,7 +130,7 @@ def _check_reward(config: Mapping[str, Any], settings: Settings) -> None:
             "prorl.agent_loop=true and with trainer.use_v1=False",
             hint="use the V1 trainer, which is VeRL's default, or score in an agent of the service",
         )
-    if function and _draws(config):
+    if function and draws(config):
         raise BadConfiguration(
             "dynamic sampling uses the service's rewards, which "
             "reward.custom_reward_function.path replaces",
@@ -85,12 +144,6 @@ def _check_reward(config: Mapping[str, Any], settings: Settings) -> None:
         )
 
 
-def _draws(config: Mapping[str, Any]) -> bool:
-    """Returns whether groups are drawn from a sampler of the service."""
-    is_filtered = config["algorithm"]["filter_groups"]["enable"]
-    return bool(is_filtered and config["trainer"]["v1"]["sampler"]["custom_sampler"]["name"])
-
-
 def _check_filter(config: Mapping[str, Any], settings: Settings) -> None:
     trainer = config["trainer"]
     if not config["algorithm"]["filter_groups"]["enable"]:
@@ -100,17 +153,44 @@ def _check_filter(config: Mapping[str, Any], settings: Settings) -> None:
             "algorithm.filter_groups.enable has no effect with trainer.use_v1=False",
             hint="use the V1 trainer, which is VeRL's default",
         )
-    if settings.agent_loop and trainer["v1"]["sampler"]["custom_sampler"]["name"]:
+    _check_metric(config)
+    if settings.agent_loop and draws(config):
         raise BadConfiguration(
             "prorl.agent_loop=true sees no groups, and cannot sample them dynamically",
             hint="set trainer.v1.sampler.custom_sampler.name=null for VeRL's own filter",
         )
     mode = trainer["v1"]["trainer_mode"]
-    if mode == "separate_async" and trainer["v1"][mode]["hybrid_rollout"]["enable_switch"]:
+    if (
+        draws(config)
+        and mode == "separate_async"
+        and trainer["v1"][mode]["hybrid_rollout"]["enable_switch"]
+    ):
         raise BadConfiguration(
             "dynamic sampling does not tell VeRL how many groups are ready, which "
             "trainer.v1.separate_async.hybrid_rollout.enable_switch needs",
             hint="switch one of the two off",
+        )
+
+
+def _check_metric(config: Mapping[str, Any]) -> None:
+    metric, reward = config["algorithm"]["filter_groups"]["metric"], config["reward"]
+    if not metric:
+        raise BadConfiguration(
+            "algorithm.filter_groups.enable needs algorithm.filter_groups.metric",
+            hint="set it to acc, the service's reward",
+        )
+    if metric == "seq_final_reward" and config["algorithm"].get("use_kl_in_reward"):
+        raise BadConfiguration(
+            "algorithm.filter_groups.metric=seq_final_reward is known after "
+            "algorithm.use_kl_in_reward has its effect, which is after groups are filtered",
+            hint="set it to acc, the service's reward",
+        )
+    is_ours = not reward["custom_reward_function"]["path"]
+    if is_ours and not draws(config) and metric not in ROW_METRICS:
+        raise BadConfiguration(
+            f"algorithm.filter_groups.metric={metric} is not in the rows that VeRL's filter sees",
+            hint=f"what works: {', '.join(ROW_METRICS)}; dynamic sampling takes "
+            f"{', '.join(REWARD_METRICS)} and components of the agent's reward",
         )
 
 
@@ -144,6 +224,24 @@ def _check_sampling(config: Mapping[str, Any], _: Settings) -> None:
         raise BadConfiguration(
             "actor_rollout_ref.rollout.calculate_log_probs=False discards the engine's logprobs",
             hint="leave it on, which is VeRL's default",
+        )
+    engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
+    for where, one in (("", rollout), ("engine_kwargs.vllm.", engine)):
+        mode = one.get("logprobs_mode") or PROCESSED
+        if mode != PROCESSED:
+            raise BadConfiguration(
+                f"actor_rollout_ref.rollout.{where}logprobs_mode={mode}: the trainer would take "
+                "them for logprobs of the distribution that was sampled from",
+                hint=f"set it to {PROCESSED}, which is VeRL's default",
+            )
+
+
+def _check_estimator(config: Mapping[str, Any], _: Settings) -> None:
+    if config["algorithm"]["adv_estimator"] == "remax" and not config["trainer"]["use_v1"]:
+        raise BadConfiguration(
+            "algorithm.adv_estimator=remax with trainer.use_v1=False: a greedy rollout that failed "
+            "would be a baseline of 0",
+            hint="use the V1 trainer, which is VeRL's default, or algorithm.adv_estimator=grpo",
         )
 
 

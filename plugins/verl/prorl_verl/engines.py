@@ -42,8 +42,8 @@ class Engines:
 
     def __init__(self, llm_client: Any, *, max_in_flight: int) -> None:
         """`llm_client`: an `LLMServerClient`."""
-        self.version = 0
-        """Newest version that has sampled."""
+        self.versions: set[int] = set()
+        """Versions that have sampled."""
         self.on_change: Callable[[], None] = lambda: None
         """Callback for when `is_lent` may have changed."""
         self._client = llm_client
@@ -57,6 +57,11 @@ class Engines:
         """Number of calls that their engine aborted and that have sampled nothing since."""
 
     @property
+    def version(self) -> int:
+        """Newest version that has sampled."""
+        return max(self.versions, default=0)
+
+    @property
     def is_lent(self) -> bool:
         """True while nothing is sampled, or nothing more for some calls."""
         return not self._is_open.is_set() or self._parked > 0
@@ -65,15 +70,21 @@ class Engines:
         self, session_id: str, prompt_ids: list[int], params: dict[str, Any], max_tokens: int
     ) -> Completion:
         """Continues with new weights where an engine stopped for them; a cancelled call ends at its
-        engine, too. Raises `EnginesLent`, and what the engine raises."""
-        done = Completion()
+        engine, too. Raises `EnginesLent`, and what the engine raises.
+
+        A call ends with "stop" if its last token is in `params["stop_token_ids"]`, which may be the
+        last one allowed: VeRL's servers say the same of both ends.
+        """
+        done, ends = Completion(), params.get("stop_token_ids", ())
         while True:
             left = max_tokens - len(done.token_ids)
             output = await self._call(
                 session_id, prompt_ids + done.token_ids, {**params, "max_tokens": left}
             )
             self._add(done, output)
-            if len(done.token_ids) >= max_tokens:
+            if done.token_ids and done.token_ids[-1] in ends:
+                done.finish_reason = "stop"
+            elif len(done.token_ids) >= max_tokens:
                 done.finish_reason = "length"
             elif output.stop_reason in ("aborted", "abort"):
                 await self._until_back(session_id, prompt_ids[:1], params)
@@ -106,7 +117,8 @@ class Engines:
         done.token_ids += output.token_ids
         done.logprobs += output.log_probs or []
         done.versions += [version] * len(output.token_ids)
-        self.version = max(self.version, version)
+        if output.token_ids:
+            self.versions.add(version)
 
     async def _call(self, session_id: str, prompt_ids: list[int], params: dict[str, Any]) -> Any:
         """Raises `EnginesLent` if the engines are closed, or close meanwhile."""

@@ -17,25 +17,29 @@ from prorl_service.client.metrics import outcome_of
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.client.saved import SavedStep
 from prorl_service.schemas import Rollout
-from prorl_verl import checks, contract, store
+from prorl_verl import checks, contract, store, tripwire
 from prorl_verl.connection import Connection, hold_policy
 from prorl_verl.data import check_data
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.measurements import Measurements, add_to_log
 from prorl_verl.prompts import prompts_of
+from prorl_verl.rows import checked
 from prorl_verl.runs import GroupRuns
 from prorl_verl.saving import Saving, step_of
 from prorl_verl.scoring import ComputeScore, Scored, Scoring, compute_score_of
 from prorl_verl.settings import (
     Settings,
+    draws,
     draws_per_step,
     group_size,
+    is_on_policy,
     plain,
     sampler_spec,
     sampling_of,
     settings_of,
 )
 from prorl_verl.store import Prompt
+from prorl_verl.tripwire import Tripwire
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +67,9 @@ class ProRLAgentLoopManager:
         settings = settings_of(sections)
         checks.check_configuration(sections, settings)
         policy = hold_policy(sections, settings)
+        for ignored in checks.ignored(sections):
+            logger.warning("%s", ignored)
+        tripwire.install(Tripwire(sections, settings))
         if settings.agent_loop or not config.trainer.use_v1:
             from prorl_verl import agent_loop
 
@@ -82,6 +89,7 @@ class ProRLAgentLoopManager:
     ) -> None:
         """`new_compute_score` is called in the event loop of this manager."""
         self._config, self._settings = config, settings
+        self._is_on_policy = is_on_policy(config, settings)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="prorl", daemon=True).start()
         self._policy = policy
@@ -104,10 +112,8 @@ class ProRLAgentLoopManager:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _dynamic_sampling(self) -> DynamicSampling | None:
-        if not self._config["algorithm"]["filter_groups"]["enable"]:
+        if not draws(self._config):
             return None
-        if not self._config["trainer"]["v1"]["sampler"]["custom_sampler"]["name"]:
-            return None  # VeRL's own filter
         settings, token = self._settings, self._settings.token()
         return DynamicSampling(
             self._connection.run_id,
@@ -179,10 +185,13 @@ class ProRLAgentLoopManager:
 
         `step`: the one that trains on them; None: that in which the prompt was given out.
         """
-        scored = await self._scoring.of(prompt, rollouts)
+        engine, engines = self._connection.url.split("://", 1)[1], self._connection.engines
+        version = engines.version
+        versions = {version} if self._is_on_policy else engines.versions
+        own = [checked(one, engine=engine, versions=versions) for one in rollouts]
+        scored = await self._scoring.of(prompt, own)
         rollouts = [rollout for rollout, _ in scored]
         store.warn_of_failures(prompt, rollouts)
-        version = self._connection.engines.version
         if self._saving is not None:
             await self._saving.add(step or step_of(prompt), rollouts)
         self._measurements.add(prompt.partition, map(outcome_of, rollouts), newest_version=version)

@@ -29,13 +29,21 @@ SECTIONS = (
     "skip",
     "custom_reward_function",
     "reward_model",
+    "sandbox_fusion",
 )
 """Parts of a configuration that are read here. Others may hold values not known yet."""
 
 
+OUR_SAMPLER = "DynamicSampler"
+"""Class in `sampler`; another name is VeRL's filter, or a sampler of the user's own."""
+
 BY_MODE = ("surplus", "max_staleness", "groups_ahead", "oversubscription")
 """Options of dynamic sampling that follow the trainer's mode where they are not set."""
 
+
+REWARD_METRICS = ("reward", "acc", "score", "seq_reward", "seq_final_reward")
+"""Names of VeRL's, and of its DAPO recipe's, for what is the reward to the service's filter, which
+sees it before it is shaped."""
 
 OVERSUBSCRIPTION = 1.5
 """Default if groups in flight are lost at a step's end: more ends it sooner, and loses more."""
@@ -109,13 +117,22 @@ def plain(config: Any) -> dict[str, Any]:
 def settings_of(config: Mapping[str, Any]) -> Settings:
     """Returns the settings in a whole configuration. Raises pydantic's `ValidationError`.
 
-    A response may be as long as VeRL allows, unless the limits allow less.
+    A response may be as long as VeRL allows, unless the limits allow less. Thinking is as
+    `data.apply_chat_template_kwargs` has it, unless `prorl.thinking` is set.
     """
     settings = Settings.model_validate(config["prorl"])
+    if settings.thinking is None:
+        thinking = template_options(config).get("enable_thinking")
+        settings = Settings.model_validate({**config["prorl"], "thinking": thinking})
     longest = int(config["data"]["max_response_length"])
     limit = min(longest, settings.limits.max_response_tokens or longest)
     limits = settings.limits.model_copy(update={"max_response_tokens": limit})
     return settings.model_copy(update={"limits": limits})
+
+
+def template_options(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what VeRL's own rollouts would give to the chat template."""
+    return config["data"].get("apply_chat_template_kwargs") or {}
 
 
 def sampling_of(config: Mapping[str, Any], settings: Settings, *, validate: bool) -> Sampling:
@@ -142,8 +159,7 @@ def sampler_spec(config: Mapping[str, Any], settings: Settings, mode: Mode) -> S
     the asynchronous modes they continue while the trainer trains."""
     spec = settings.dynamic_sampling
     metric = config["algorithm"]["filter_groups"]["metric"]
-    # `acc` is the reward as the service knows it; shaping is done here, after its filter.
-    metric = "reward" if metric in ("reward", "acc") else metric
+    metric = "reward" if metric in REWARD_METRICS else metric
     derived: dict[str, Any] = {"filter": spec.filter.model_copy(update={"metric": metric})}
     is_set = spec.model_fields_set
     surplus = spec.surplus if "surplus" in is_set else "cancel" if mode == "sync" else "carry"
@@ -154,6 +170,24 @@ def sampler_spec(config: Mapping[str, Any], settings: Settings, mode: Mode) -> S
         defaults |= {"groups_ahead": int(config["data"]["train_batch_size"])}
     derived |= {key: value for key, value in defaults.items() if key not in is_set}
     return spec.model_copy(update=derived)
+
+
+def draws(config: Mapping[str, Any]) -> bool:
+    """Returns whether groups are drawn from a sampler of the service."""
+    if not config["algorithm"]["filter_groups"]["enable"]:
+        return False
+    return bool(config["trainer"]["v1"]["sampler"]["custom_sampler"]["name"] == OUR_SAMPLER)
+
+
+def is_on_policy(config: Mapping[str, Any], settings: Settings) -> bool:
+    """Returns whether all tokens of a step are of the trainer's current weights."""
+    trainer = config["trainer"]
+    if not trainer["use_v1"]:
+        return True
+    mode = trainer["v1"]["trainer_mode"]
+    if draws(config):
+        return mode == "sync" and sampler_spec(config, settings, mode).max_staleness == 0
+    return bool(mode == "sync")
 
 
 def draws_per_step(config: Mapping[str, Any]) -> int:

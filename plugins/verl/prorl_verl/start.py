@@ -22,6 +22,8 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
             settings = settings_of(sections)
             checks.check_configuration(sections, settings)
             checks.check_service(sections, settings)
+            for ignored in checks.ignored(sections):
+                sys.stderr.write(f"prorl: warning: {ignored}\n")
             sys.stderr.write(f"prorl: watch the rollouts at {settings.url}\n")
         except ValidationError as error:
             problems = [*map(_described, error.errors()), nearest_fields(error.errors(), Settings)]

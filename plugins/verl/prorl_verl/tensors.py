@@ -13,6 +13,9 @@ Tag = dict[str, Any]
 OWN_COLUMNS = ("__rollout_n__", "__do_sample__", "global_steps")
 """Columns of a prompt that its rows do not have."""
 
+SAMPLED = "prorl_sampled"
+"""Key of a row's number of unmasked tokens in its `extra_fields`. A failed rollout's is 0."""
+
 
 def keys_of(uid: str, session: int, rows: Sequence[Row]) -> list[str]:
     return [f"{uid}_{session}_{index}" for index in range(len(rows))]
@@ -51,6 +54,7 @@ def extra_fields(row: Row) -> dict[str, Any]:
         "reward_extra_info": dict(row.metrics),
         "min_global_steps": row.min_version,
         "max_global_steps": row.max_version,
+        SAMPLED: sum(row.response_mask),
     }
 
 

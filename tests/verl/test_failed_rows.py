@@ -1,0 +1,159 @@
+"""Rollouts that failed, whatever the reason: they are in no row, in no baseline and under no reward
+function, by the formulas of VeRL itself."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from verl import DataProto
+from verl.trainer.ppo import ray_trainer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+from prorl_service.client.trainable import failure_of
+from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
+from prorl_verl import tripwire
+from prorl_verl.rows import Row, checked, rows_of
+from prorl_verl.scoring import Scoring
+from prorl_verl.settings import settings_of
+from prorl_verl.store import Entries
+from prorl_verl.tensors import SAMPLED, extra_fields
+from prorl_verl.tripwire import Tripwire
+from tests.verl.test_rows import rollout_of, segment, turn_of
+from tests.verl.test_scoring import prompt_of
+from tests.verl.test_settings import CONFIG
+
+REWARDS = (1.0, 0.5, 0.25)
+
+
+def failures() -> dict[str, Rollout]:
+    """Returns a rollout for each way to fail. All have tokens, and most have a reward."""
+    parts = [segment([1, 0, 1])]
+    done = rollout_of(parts, reward=9.0)
+    error = {one: ErrorInfo(kind="Any", blame=one, message="gone") for one in Blame}
+    states = set(RolloutState) - {RolloutState.DONE}
+    ours = done.model_copy(deep=True)
+    assert ours.trajectory is not None
+    ours.trajectory.turns.append(turn_of("elsewhere:1"))
+    return {
+        **{f"failed by {one}": done.model_copy(update={"error": error[one]}) for one in Blame},
+        **{str(one): rollout_of(parts, reward=9.0, state=one) for one in states},
+        "no reward": rollout_of(parts, reward=None),
+        "no token": rollout_of([segment([0, 0])], reward=9.0),
+        "no trajectory": done.model_copy(update={"trajectory": None}),
+        "another engine": checked(ours, engine="here:1", versions={3}),
+        "another version": checked(done, engine="here:1", versions={2}),
+    }
+
+
+async def praise(data: DataProto) -> dict[str, Any]:
+    """A reward function that likes every answer."""
+    return {"reward_score": 5.0, "reward_extra_info": {"acc": 1.0}}
+
+
+def group_with(failed: Rollout) -> list[Rollout]:
+    good = [rollout_of([segment([1, 0, 1])], reward=reward) for reward in REWARDS]
+    members = [good[0], failed, *good[1:]]
+    return [one.model_copy(update={"index": place}) for place, one in enumerate(members)]
+
+
+def advantages(keys: Sequence[str], columns: Sequence[dict[str, Any]]) -> torch.Tensor:
+    """Returns the advantage of each row, as VeRL's V1 trainer computes it."""
+    names = ("response_mask", "rm_scores")
+    tensors = {
+        name: torch.nn.utils.rnn.pad_sequence([one[name] for one in columns], batch_first=True)
+        for name in names
+    }
+    tensors["token_level_rewards"] = tensors["rm_scores"]
+    uids = [key.rsplit("_", 2)[0] for key in keys]
+    data = DataProto.from_dict(tensors, non_tensors={"uid": np.array(uids, dtype=object)})
+    data = compute_advantage_for_multi_trajectories(
+        data, list(keys), "grpo", config=OmegaConf.create({})
+    )
+    found: torch.Tensor = data.batch["advantages"].sum(-1) / tensors["response_mask"].sum(-1)
+    return found
+
+
+def by_hand() -> list[float]:
+    mean = sum(REWARDS) / len(REWARDS)
+    std = (sum((one - mean) ** 2 for one in REWARDS) / (len(REWARDS) - 1)) ** 0.5
+    return [(one - mean) / (std + 1e-6) for one in REWARDS]
+
+
+@pytest.mark.parametrize("name", failures())
+def test_a_failed_rollout_has_no_row_and_no_part_in_its_groups_baseline(name: str) -> None:
+    members = group_with(failures()[name])
+    scoring = Scoring(overlong=None, compute_score=None, takes_segments=True)
+    scored = asyncio.run(scoring.of(prompt_of(), members))
+    entries = Entries()
+    entries.add(prompt_of(), scored)
+    assert entries.keys == ["u_0_0", "u_2_0", "u_3_0"]
+    assert advantages(entries.keys, entries.fields).tolist() == pytest.approx(by_hand(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", failures())
+def test_no_reward_function_is_asked_about_a_failed_rollout(name: str) -> None:
+    asked: list[str] = []
+
+    async def counted(data: DataProto) -> dict[str, Any]:
+        asked.append("once")
+        return await praise(data)
+
+    scoring = Scoring(overlong=None, compute_score=counted, takes_segments=True)
+    scored = asyncio.run(scoring.of(prompt_of(), group_with(failures()[name])))
+    assert len(asked) == len(REWARDS)
+    assert [len(rows) for _, rows in scored] == [1, 0, 1, 1]
+    assert failure_of(scored[1][0]) is not None
+
+
+def placeholder() -> Row:
+    """Returns what V0 gets for a failed rollout."""
+    metrics = {"acc": 0.0, "overlong_penalty": 0.0, "cut_off": 1.0}
+    return Row([0], [0], [0], [0.0], 0.0, 0, 0, 0, metrics)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "would_be_biased"),
+    [("grpo", True), ("rloo", True), ("opo", False), ("reinforce_plus_plus_baseline", False)],
+)
+def test_v0s_row_of_a_failed_rollout_has_no_part_in_a_baseline(
+    estimator: str, would_be_biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for owner, name in (
+        (ray_trainer, "compute_advantage"),
+        (ray_trainer.RayPPOTrainer, "_update_actor"),
+        (PPOTrainer, "_update_actor"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # restored at the end
+    good = [rows_of(one, max_response_tokens=9)[0] for one in group_with(failures()["failed"])[::2]]
+    alone = v0_advantages([good[0], good[1]], estimator)
+    unwatched = v0_advantages([good[0], placeholder(), good[1]], estimator)
+    assert would_be_biased != torch.allclose(unwatched[[0, 2]], alone, atol=1e-3)
+    tripwire.install(Tripwire(CONFIG, settings_of(CONFIG)))
+    with_failed = v0_advantages([good[0], placeholder(), good[1]], estimator)
+    assert torch.allclose(with_failed[[0, 2]], alone, atol=1e-6)
+    assert with_failed[1].abs().sum() == 0
+
+
+def v0_advantages(rows: Sequence[Row], estimator: str) -> torch.Tensor:
+    pad = torch.nn.utils.rnn.pad_sequence
+    mask = pad([torch.tensor(row.response_mask) for row in rows], batch_first=True)
+    rewards = torch.zeros(mask.shape)
+    for place, row in enumerate(rows):
+        rewards[place, len(row.response_ids) - 1] = row.reward
+    own = {
+        "uid": np.array(["u"] * len(rows), dtype=object),
+        SAMPLED: np.array([extra_fields(row)[SAMPLED] for row in rows], dtype=object),
+    }
+    data = DataProto.from_dict(
+        {"response_mask": mask, "token_level_rewards": rewards}, non_tensors=own
+    )
+    config = OmegaConf.create({"gamma": 1.0})
+    data = ray_trainer.compute_advantage(data, estimator, config=config)
+    assert set(data.non_tensor_batch["uid"]) == {"u"}
+    found: torch.Tensor = data.batch["advantages"] * mask
+    return found

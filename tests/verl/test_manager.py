@@ -97,7 +97,7 @@ def test_no_token_of_another_trainers_engine_is_in_a_row(
         own = {"model": str(tiny_model), "root": str(tiny_model), "api_key": "key"}
         gateway = Gateway(engines, max_model_len=132, **own)
         other = f"127.0.0.1:{met._do(gateway.start('127.0.0.1', 0))}"
-        with RolloutClient(service.url) as client:
+        with RolloutClient(service.url, training=met._policy.key) as client:
             client.add_backend(f"http://{other}", str(tiny_model), api_key="key")
         ray.get([server.set.remote(pause_s=1.0) for server in servers])
         scored = score(met, service.url, "after")

@@ -16,7 +16,6 @@ from transformers import TrainerCallback
 from prorl_service.client import RolloutClient
 from prorl_trl import ProRLRollout
 from prorl_trl.fingerprint import fingerprint
-from prorl_trl.weights import PolicyWeights
 from tests.trl.training import TWO_TURNS, logged, make_trainer
 
 pytestmark = [
@@ -30,11 +29,9 @@ pytestmark = [
 class CountingRollout(ProRLRollout):
     """Counts the pushes."""
 
-    pushes = 0
-
-    def _send_weights(self, weights: PolicyWeights) -> int:
-        self.pushes += 1
-        return super()._send_weights(weights)
+    @property
+    def pushes(self) -> int:
+        return len(self._pushes.own)
 
 
 def worst(trainer: Any) -> float:

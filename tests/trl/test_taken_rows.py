@@ -20,7 +20,6 @@ from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.schemas import Rollout, Sampling
 from prorl_trl import ProRLRollout
 from prorl_trl.represented import NotRepresented, Representation
-from prorl_trl.weights import PolicyWeights
 from tests.trl.training import SERVICE_OPTIONS, SMALL, TWO_TURNS, dataset, logged, make_trainer
 
 pytestmark = [
@@ -86,11 +85,10 @@ class LatePush(ProRLRollout):
         super().__init__(url, **options)
         self.work = work
 
-    def _send_weights(self, weights: PolicyWeights) -> int:
-        version = super()._send_weights(weights)
+    def _roll_out_on_main(self, prompts: Any) -> Any:
         if self._trainer.state.global_step == 2:
             self.work()
-        return version
+        return super()._roll_out_on_main(prompts)
 
 
 def test_an_engine_that_nobody_updates_is_noticed(

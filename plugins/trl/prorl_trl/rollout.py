@@ -30,17 +30,14 @@ from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups
 from prorl_trl.convert import Overlong, Row, Segments
 from prorl_trl.correction import correct_sampling
 from prorl_trl.dynamic import TOO_FEW, AfterEvaluation, AtEnd, prompts_without_end
-from prorl_trl.fingerprint import Fingerprint, fingerprint
-from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.ownership import TrainersPolicy
 from prorl_trl.processes import on_main
-from prorl_trl.represented import Representation
+from prorl_trl.pushes import Pushes
 from prorl_trl.saved import Replay, Saver, step_of
 from prorl_trl.scorable import RewardTable
 from prorl_trl.settings import sampling_of
 from prorl_trl.taken import TakenRows
-from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
 
@@ -130,12 +127,9 @@ class ProRLRollout:
         self._shortage = TOO_FEW
         self._inflight: tuple[list[Group], dict[str, Rollout]] | None = None
         self._trainer: Any = None
-        self._broadcaster = Broadcaster()
         self._policy = TrainersPolicy(url, token=token, take_over=take_over)
-        self._own_versions: list[int] = []
-        """Versions that the service gave to the weights pushed, the newest last."""
-        self._pushed: Fingerprint | None = None
-        self._representation = Representation()
+        self._pushes: Pushes
+        """Pushes of the trainer's policy, from first contact on."""
         self._metrics: dict[str, float] = {}
         self._rows_here: list[Row] = []
         """This process' rows of the last call."""
@@ -174,14 +168,15 @@ class ProRLRollout:
         if trainer is not self._trainer:
             self._meet(trainer)
         self._reward_table.expect_rows()
-        self._hold_policy()
+        if self._replay_from is None:
+            self._hold_policy()
         if self._pushes_weights:
-            self._push_if_changed()
+            self._pushes.push_if_changed()
         everyones = gather_object(prompts)
         rows, self._metrics = self._roll_out_on_main(everyones)
         start = trainer.accelerator.process_index * len(prompts)
         self._rows_here = rows[start : start + len(prompts)]
-        self._taken.expect(self._rows_here, self._newest_version)
+        self._taken.expect(self._rows_here, self._pushes.newest)
         return convert.columns(self._rows_here)
 
     # --- first contact --------------------------------------------------------------------------
@@ -199,11 +194,11 @@ class ProRLRollout:
         self._groups_of = partial(
             convert.groups_of, agent=self._agent, sampling=sampling, limits=limits
         )
-        self._pushes_weights = self._weights != "none" and not (
-            self._weights == "auto" and trainer.use_vllm
-        )
+        is_left_alone = self._weights == "none" or (self._weights == "auto" and trainer.use_vllm)
+        self._pushes_weights = self._replay_from is None and not is_left_alone
         self._reward_table = RewardTable(trainer)
-        self._pushed, self._own_versions = None, []
+        directory = None if self._weights in ("auto", "stream") else Path(self._weights)
+        self._pushes = Pushes(trainer, self._client, directory)
         if self._importance_sampling == "auto" and not trainer.use_vllm:
             correct_sampling(trainer)
         self._taken = TakenRows(trainer, sampling, judges=self._replay_from is None)
@@ -261,49 +256,15 @@ class ProRLRollout:
 
         A collective: all processes must call it. Needs at least one earlier call by the trainer.
         """
-        self._hold_policy()
-        self._push(fingerprint(self._trainer))
-
-    @property
-    def _newest_version(self) -> int | None:
-        """Version of the weights pushed last; None if there were none."""
-        return self._own_versions[-1] if self._own_versions else None
-
-    def _push_if_changed(self) -> None:
-        current = fingerprint(self._trainer)
-        if current is None or current != self._pushed:
-            self._push(current)
-
-    def _push(self, current: Fingerprint | None) -> None:
         if self._replay_from is None:
-            weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
-            version = on_main_with(weights, accelerator, lambda: self._send_weights(weights))
-            self._own_versions.append(version)
-        self._pushed = current
-
-    def _send_weights(self, weights: PolicyWeights) -> int:
-        """Returns the version that the service gave them."""
-        after = self._newest_version or 0
-        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        self._representation.check(model, weights.tensors)
-        with self._client() as client:
-            if self._weights in ("auto", "stream"):
-                report = send(client, weights, self._broadcaster, after=after)
-            else:
-                report = send_directory(client, weights, Path(self._weights), after=after)
-        if report.pending:
-            logger.warning(
-                "engines %s are down; they get weights %d later", report.pending, report.version
-            )
-        return report.version
+            self._hold_policy()
+            self._pushes.push()
 
     def _hold_policy(self) -> None:
         """A collective. Another training may have had the policy before it is claimed."""
         trainer, policy = self._trainer, self._policy
-        if self._replay_from is None and on_main(
-            trainer.accelerator, lambda: policy.claim(trainer)
-        ):
-            self._pushed = None
+        if on_main(trainer.accelerator, lambda: policy.claim(trainer)):
+            self._pushes.forget()
 
     # --- rollouts -------------------------------------------------------------------------------
 
@@ -313,8 +274,9 @@ class ProRLRollout:
         deadline = time.monotonic() + self._deadline_s
         accelerator = self._trainer.accelerator
         while (outcome := on_main(accelerator, lambda: self._roll_out(prompts, deadline))) is None:
+            self._hold_policy()
             if self._pushes_weights:
-                self.push_weights()
+                self._pushes.push_again()
         return outcome
 
     def _roll_out(
@@ -358,7 +320,7 @@ class ProRLRollout:
             time.sleep(RETRY_DELAY_S)
 
     def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
-        values = convert.row_metrics(rows, self._newest_version)
+        values = convert.row_metrics(rows, self._pushes.newest)
         if self._dynamic is not None and self._trainer.model.training:
             values |= self._dynamic.metrics()
         return values
@@ -406,14 +368,14 @@ class ProRLRollout:
             self._observe(rollouts)
         eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         # Groups of dynamic sampling may have begun before the last push.
-        versions = self._own_versions if is_dynamic else self._own_versions[-1:]
+        versions = self._pushes.own if is_dynamic else self._pushes.current
         rows = [
             convert.row_of(
                 rollout,
                 eos_id=eos_id,
                 segments=self._segments,
                 overlong=self._overlong,
-                versions=versions if self._own_versions else None,
+                versions=versions or None,
                 complete=complete,
             )
             for rollout in rollouts

@@ -114,11 +114,12 @@ BODIES: dict[str, BaseModel] = {
     "POST /v1/policy": PolicyClaim(training=_TRAINING),
     "POST /v1/backends": BackendSpec(url="http://gpu1:8000", lease_s=240),
     "PUT /v1/backends": OwnedBackends(owner="front-node1", backends=[_REPORTED]),
-    "POST /v1/weights": WeightsAt(path="/shared/weights/step8"),
+    "POST /v1/weights": WeightsAt(push="9c08189826", path="/shared/weights/step8"),
     "POST /v1/weights/group": NcclGroupSpec(
         init_info={"master_address": "trainer1", "master_port": 29500, "world_size": 3}
     ),
     "POST /v1/weights/broadcast": BroadcastSpec(
+        push="9c08189826",
         group=_NCCL_GROUP,
         update_info={
             "names": ["lm_head.weight"],

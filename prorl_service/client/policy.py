@@ -51,7 +51,6 @@ class HeldPolicy:
         training continues. `take_over`: ends another training that holds the policy. `kept_in`:
         directory of checkpoints, in which to leave the id."""
         self._url = url
-        self._new_client = partial(RolloutClient, url, token=token)
         self._take_over = take_over
         self._kept_in = kept_in
         self._ended = threading.Event()
@@ -63,6 +62,7 @@ class HeldPolicy:
             pid=os.getpid(),
             user=_user(),
         )
+        self._new_client = partial(RolloutClient, url, token=token, training=self.key)
 
     @property
     def key(self) -> str:
@@ -103,8 +103,11 @@ class HeldPolicy:
         self._ended.set()
         if _held.get(self._url) is self:
             del _held[self._url]
-        with suppress(ServiceCallError), self._new_client(retry_s=0) as client:
-            client.release_policy()
+        try:
+            with self._new_client(retry_s=0) as client:
+                client.release_policy()
+        except ServiceCallError as error:
+            logger.info("%s was not told that the training has ended: %s", self._url, error)
 
     def __enter__(self) -> Self:
         return self.claim()

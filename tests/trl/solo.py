@@ -50,6 +50,7 @@ def main(url: str, policy: Path, output: Path, steps: int) -> None:
     options = {"max_steps": steps, "per_device_train_batch_size": 4, "seed": 7}
     trainer = make_trainer(rollouts, policy, output, options=options)
     trainer.add_callback(Steps(rollouts, output / "steps.jsonl"))
+    (output / "began").touch()
     trainer.train()
 
 

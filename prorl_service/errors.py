@@ -202,8 +202,9 @@ class JournalError(ProRLError):
 class ResultLost(ProRLError):
     """The journal's file is damaged where it holds the rollout's result."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(
+    @classmethod
+    def of(cls, reason: str) -> "ResultLost":
+        return cls(
             f"its result cannot be read from the journal: {reason}",
             hint="the file was damaged, by its disk or by a copy; other results are not affected",
         )

@@ -5,18 +5,20 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient
-from prorl_service.schemas import PolicyClaim, Training
+from prorl_service.schemas import PolicyClaim, TrainingIdentity
 
 
-def training(name: str = "training", process: str = "1") -> Training:
-    return Training(training_id=name, process_id=process, host="node1", pid=4711, user="ada")
+def training(name: str = "training", process: str = "1") -> TrainingIdentity:
+    return TrainingIdentity(
+        training_id=name, process_id=process, host="node1", pid=4711, user="ada"
+    )
 
 
 DEFAULT = training()
 
 
 @contextmanager
-def trainer(url: str, who: Training = DEFAULT, **options: Any) -> Iterator[RolloutClient]:
+def trainer(url: str, who: TrainingIdentity = DEFAULT, **options: Any) -> Iterator[RolloutClient]:
     with RolloutClient(url, training=who.key, **options) as client:
         client.claim_policy(PolicyClaim(training=who))
         yield client
@@ -24,7 +26,7 @@ def trainer(url: str, who: Training = DEFAULT, **options: Any) -> Iterator[Rollo
 
 @asynccontextmanager
 async def async_trainer(
-    url: str, who: Training = DEFAULT, **options: Any
+    url: str, who: TrainingIdentity = DEFAULT, **options: Any
 ) -> AsyncIterator[AsyncRolloutClient]:
     async with AsyncRolloutClient(url, training=who.key, **options) as client:
         await client.claim_policy(PolicyClaim(training=who))

@@ -19,7 +19,7 @@ from typing import Self
 from prorl_service.client.errors import ServiceCallError
 from prorl_service.client.http import RolloutClient
 from prorl_service.errors import PolicyTaken
-from prorl_service.schemas import PolicyClaim, Training
+from prorl_service.schemas import PolicyClaim, TrainingIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class HeldPolicy:
         self._kept_in = kept_in
         self._ended = threading.Event()
         self._lost: PolicyTaken | None = None
-        self.training = Training(
+        self.training = TrainingIdentity(
             training_id=training_id or uuid.uuid4().hex[:12],
             process_id=uuid.uuid4().hex[:8],
             host=socket.gethostname(),

@@ -45,7 +45,10 @@ log = logging.getLogger(__name__)
 UNWRITABLE = "UnwritableAnswer"
 HELD_ELSEWHERE = b'{"held_by":'
 """Start of an answer in the journal of an earlier version's front that left results at services."""
-LEFT_ELSEWHERE = ResultLost("an earlier version left it at another service (`--durability node`)")
+LEFT_ELSEWHERE = ResultLost(
+    "an earlier version left its result at another service (`--durability node`)",
+    hint="submit its task again, in a group with another id",
+)
 RESULT_ID = re.compile(rb',("result_id":"[^"\\]+")\}$')
 """The identity of a result, at the end of its summary."""
 

@@ -20,7 +20,7 @@ ENGINE_URL = r"^https?://[^/\s?#@]+/?$"
 TrainingId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,60}$")]
 
 
-class Training(WireModel):
+class TrainingIdentity(WireModel):
     """One process of one training, which alone may change the policy while it holds that."""
 
     model_config = ConfigDict(frozen=True)
@@ -40,7 +40,7 @@ class Training(WireModel):
 class PolicyClaim(WireModel):
     """A training wants the policy, or renews its lease of it."""
 
-    training: Training
+    training: TrainingIdentity
     lease_s: float = Field(
         60, gt=0, le=MAX_LEASE_S, description="Seconds without a request until others may have it."
     )
@@ -55,7 +55,7 @@ class PolicyClaim(WireModel):
 class PolicyLease(WireModel):
     """The training that holds the policy, or held it last."""
 
-    training: Training
+    training: TrainingIdentity
     since: float = Field(description="Unix time in seconds.")
     silent_s: float = Field(description="Seconds since its last request.")
     is_live: bool = Field(description="False once others may have the policy.")

@@ -23,7 +23,7 @@ from prorl_service.schemas import (
     ServiceStatus,
     ShelfStatus,
     Stage,
-    Training,
+    TrainingIdentity,
     WeightsAt,
     WeightsForm,
     WeightsReport,
@@ -105,7 +105,7 @@ _STATUS = ServiceStatus(
     loop_lag_s=0.004,
 )
 
-_TRAINING = Training(
+_TRAINING = TrainingIdentity(
     training_id="3f9ac0ffee12", process_id="b71c", host="trainer1", pid=4711, user="ada"
 )
 _LEASE = PolicyLease(training=_TRAINING, since=_STARTED_AT, silent_s=2.0, is_live=True)

@@ -40,7 +40,7 @@ def opened(stored: bytes, row_id: int) -> bytes:
     try:
         orjson.loads(stored)  # journals of version 4 have no seals
     except orjson.JSONDecodeError:
-        raise ResultLost("its checksum is wrong") from None
+        raise ResultLost.of("its checksum is wrong") from None
     return stored
 
 
@@ -56,4 +56,4 @@ def losing_damaged() -> Iterator[None]:
     except (sqlite3.Error, UnicodeDecodeError) as error:
         if not is_damage(error):
             raise
-        raise ResultLost(str(error)) from error
+        raise ResultLost.of(str(error)) from error

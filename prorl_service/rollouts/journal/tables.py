@@ -350,7 +350,7 @@ def _ended(db: sqlite3.Connection, rollout_id: str, columns: str) -> list[bytes]
         if found is not None:
             return [opened(stored, own_id) for stored in found]
         if _must_be_there(db, own_id):
-            raise ResultLost("its row is gone")
+            raise ResultLost.of("its row is gone")
         return None
 
 

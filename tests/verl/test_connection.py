@@ -10,11 +10,22 @@ from prorl_service.client import RolloutClient
 from prorl_service.schemas import BackendState
 from prorl_verl.checks import BadConfiguration
 from prorl_verl.connection import Connection
+from prorl_verl.engines import Completion, Engines
 from prorl_verl.settings import settings_of
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.verl.test_settings import config
 
 OPTIONS = ["--sandbox", "process"]
+
+
+@pytest.fixture(autouse=True)
+def _certain_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes engines, of which there are none, answer the probe of their logprobs."""
+
+    async def generate(_: object, __: str, ___: list[int], ____: object, count: int) -> Completion:
+        return Completion([1] * count, [0.0] * count, [0] * count)
+
+    monkeypatch.setattr(Engines, "generate", generate)
 
 
 def connection(url: str, model: Path, tokenizer: Path) -> Connection:

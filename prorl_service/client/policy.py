@@ -4,6 +4,7 @@ process lives, and released when it ends.
 Sends no weights and no groups: those carry the `key` of the training.
 """
 
+import atexit
 import getpass
 import json
 import logging
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 LEASE_S = 60.0
 RENEW_S = 10.0
+RELEASE_S = 3.0
 FIRST_CONTACT_S = 30.0
 KEPT_IN = "prorl_training.json"
 """File with a training's id, next to its checkpoints."""
@@ -78,6 +80,7 @@ class HeldPolicy:
         if self._kept_in is not None:
             _keep(self._kept_in, self.training.training_id)
         _held[self._url] = self
+        atexit.register(self.release)  # a training that failed may be started again immediately
         threading.Thread(target=self._renew, name="prorl policy", daemon=True).start()
         return self
 
@@ -101,10 +104,11 @@ class HeldPolicy:
         """Lets another training have the policy; what the service does not learn ends with the
         lease."""
         self._ended.set()
+        atexit.unregister(self.release)
         if _held.get(self._url) is self:
             del _held[self._url]
         try:
-            with self._new_client(retry_s=0) as client:
+            with self._new_client(retry_s=0, idle_s=RELEASE_S) as client:
                 client.release_policy()
         except ServiceCallError as error:
             logger.info("%s was not told that the training has ended: %s", self._url, error)

@@ -13,6 +13,7 @@ from prorl_service.client.datasets import task_from
 from prorl_trl.convert import task_of
 from tests.cli.try_process import done
 from tests.docs.printed import blocks
+from tests.trl.status_service import status_service
 
 pytestmark = pytest.mark.processes
 
@@ -32,7 +33,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_rows_for_trl_hold_the_tasks(here: Path) -> None:
     names: dict[str, Any] = {}
-    exec(TASKS + TRL, names)
+    with status_service() as url:
+        exec((TASKS + TRL).replace("http://localhost:8080", url), names)
     rows = names["spec"].train_dataset
     tasks = [task_of(row["prompt"], default_agent=None) for row in rows]
     assert [(task.task_id, task.data) for task in tasks] == [

@@ -1,7 +1,7 @@
 """Samplers of trainers that die and start again, or go back to a checkpoint."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -18,11 +18,18 @@ from prorl_service.testing import StubEngine, safetensors
 from tests.server.application import Settings, finished, serving, until
 from tests.server.draws import INFORMATIVE, drawn, scored_settings
 from tests.server.scored_agent import scored
+from tests.trainers import async_trainer
 
 
 @pytest.fixture
 def settings(engine: StubEngine) -> Settings:
     return scored_settings(engine)
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[AsyncRolloutClient]:
+    async with async_trainer(url) as connected:
+        yield connected
 
 
 def data() -> Iterator[Group]:

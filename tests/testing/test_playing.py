@@ -74,8 +74,8 @@ async def test_a_script_that_is_too_short_or_too_long_is_reported() -> None:
 @pytest.mark.parametrize(
     ("task", "complaint"),
     [
-        ({**QUESTION, "data": {}}, r"task\.data\.answer"),
-        ({**QUESTION, "image": "debian:12"}, "task.image"),
+        ({**QUESTION, "data": {}}, r"data\.answer: "),
+        ({**QUESTION, "image": "debian:12"}, "image: "),
     ],
 )
 async def test_a_task_that_the_agent_does_not_take_is_refused(

@@ -19,7 +19,7 @@ from prorl_service.server.routes import (
     set_parent,
     set_training,
 )
-from prorl_service.server.service import ServiceDep
+from prorl_service.server.service import Service, ServiceDep
 
 SamplerPath = Annotated[str, Path(pattern=SAMPLER_ID)]
 DrawPath = Annotated[str, Path(pattern=ID)]
@@ -38,6 +38,7 @@ async def create_sampler(
     training: TrainingHeader = None,
 ) -> SamplerStatus:
     """Makes a sampler, or joins an equal one. A 409 if it exists with another specification."""
+    _check_training(service, training)
     body.training = body.training or training or service.backends.owner.key
     return await service.samplers.create(sampler_id, body)
 
@@ -59,8 +60,10 @@ async def add_candidates(
     body: Candidates,
     service: ServiceDep,
     traceparent: ParentHeader = None,
+    training: TrainingHeader = None,
 ) -> SamplerStatus:
     """Adds candidates, all or none, idempotent by `group_id`."""
+    _check_training(service, training)
     set_parent(body.groups, traceparent)
     sampler = service.samplers.get(sampler_id)
     set_training(body.groups, sampler.core.spec.training)
@@ -69,9 +72,14 @@ async def add_candidates(
 
 @sampler_router.put("/{sampler_id}/draws/{draw_id}")
 async def open_draw(
-    sampler_id: SamplerPath, draw_id: DrawPath, body: DrawSpec, service: ServiceDep
+    sampler_id: SamplerPath,
+    draw_id: DrawPath,
+    body: DrawSpec,
+    service: ServiceDep,
+    training: TrainingHeader = None,
 ) -> SamplerStatus:
     """Opens a draw, idempotent by `draw_id`. A 409 while another is open."""
+    _check_training(service, training)
     return await service.samplers.get(sampler_id).draw(draw_id, body)
 
 
@@ -79,3 +87,9 @@ async def open_draw(
 async def delete_sampler(sampler_id: SamplerPath, service: ServiceDep) -> None:
     """Cancels what it began, and forgets groups that were given and not acknowledged."""
     await service.samplers.delete(sampler_id)
+
+
+def _check_training(service: Service, training: str | None) -> None:
+    """Raises `PolicyTaken` and `PolicyUnclaimed` for the caller's training, if it names one."""
+    if training is not None:
+        service.backends.check_training(training)

@@ -10,7 +10,7 @@ from packaging.version import Version
 from transformers import AutoTokenizer
 
 from prorl_service import local
-from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client import RolloutClient, ServiceCallError, policy
 from prorl_service.schemas import Group, Rollout, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from tests.tokens.swapped_model import with_tokens_swapped
@@ -173,7 +173,7 @@ def test_a_silent_worker_is_reported(service_url: str, tmp_path: Path) -> None:
 
 
 def test_an_unreachable_service_ends_training_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_rollouts, "FIRST_CONTACT_S", 0.2)
+    monkeypatch.setattr(policy, "FIRST_CONTACT_S", 0.2)
     transfer = ProRLWeightTransfer(f"http://127.0.0.1:{local.free_port()}")
     with pytest.raises(ServiceCallError, match=r"ConnectError(.|\n)*prorl serve"):
         transfer.init_weight_transfer()

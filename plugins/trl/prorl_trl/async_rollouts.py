@@ -272,7 +272,7 @@ class ProRLRolloutWorker:
             self._observe(rollouts)
         number, version = self._candidates.number_and_version(name)
         with self._training.pushing:
-            versions = dict(self._training.numbers)
+            versions = dict(self._training.numbers) or None  # None: others send the weights
         attempts = [
             attempt_of(rollout, overlong=self._overlong, versions=versions) for rollout in rollouts
         ]
@@ -385,8 +385,9 @@ class _Training:
         self.newest = version
 
     def number(self, version: int) -> None:
-        """Notes the trainer's number of the weights sent last."""
-        self.numbers[self.newest] = version
+        """Notes the trainer's number of the weights sent last; no others send any."""
+        if self.newest:
+            self.numbers[self.newest] = version
 
 
 _trainings: dict[str, _Training] = {}
@@ -405,18 +406,17 @@ class ProRLWeightTransfer:
         self, url: str, *, token: str | None = None, deadline_s: PositiveFloat = 1800
     ) -> None:
         checks.async_sample_type()
-        self._url, self._connect = url, partial(RolloutClient, url, token=token)
+        self._url, self._token = url, token
+        self._connect = partial(RolloutClient, url, token=token)
         self._deadline_s = deadline_s
         self._broadcaster = Broadcaster()
         self._representation = Representation()
 
     def init_weight_transfer(self) -> None:
-        """Raises `RolloutWorkerFailed`, `PolicyTaken`, `ServiceCallError`."""
-        if self._url not in _trainings:
-            raise RolloutWorkerFailed(
-                f"there is no ProRLRolloutWorker for {self._url}: make one before training starts"
-            )
-        self._training = _trainings[self._url]
+        """Raises `PolicyTaken`, `ServiceCallError`."""
+        self._training = _trainings.get(self._url) or _Training(
+            HeldPolicy(self._url, token=self._token)
+        )
         self._training.claim()
 
     def pause(self) -> None:

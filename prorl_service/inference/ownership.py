@@ -85,10 +85,10 @@ class PolicyOwner:
         self.renew(key)
 
     def check_weights(self, training_id: str | None) -> None:
-        """`training_id`: the training that pushed the newest weights. Raises `PolicyUnclaimed` if
-        it is another than the holder: groups would begin with another's policy."""
+        """`training_id`: the training that pushed the newest weights. Raises `PolicyTaken` if it is
+        another than the holder: groups would begin with another's policy."""
         if self._claim is not None and self._claim.training.training_id != training_id:
-            raise PolicyUnclaimed(
+            raise PolicyTaken(
                 "the newest weights are not of the training that holds the policy",
                 hint="push weights before the first groups, or start a service of its own",
             )

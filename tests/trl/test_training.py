@@ -39,7 +39,7 @@ def test_engine_and_trainer_agree_on_every_token_after_every_update(
     assert logged(trainer, "prorl/policy_lag") == [0, 0]
     assert all(0 <= reward <= 1 for reward in logged(trainer, "rewards/prorl_reward/mean"))
     with RolloutClient(service_url) as client:
-        assert client.status().policy_version == 2
+        assert client.status().policy_version == rollouts._pushes.own[0] + 2
 
 
 def test_trl_measures_nothing_without_correction(
@@ -52,20 +52,18 @@ def test_trl_measures_nothing_without_correction(
     assert logged(trainer, "sampling/sampling_logp_difference/max") == []
 
 
-def test_weights_of_engines_can_be_left_alone(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    with RolloutClient(service_url) as client:
+def test_weights_of_engines_can_be_left_alone(alone: str, policy: Path, tmp_path: Path) -> None:
+    with RolloutClient(alone) as client:
         before = client.status().policy_version
         # The comparison of logprobs would end this training: nobody updates the engine.
-        rollouts = ProRLRollout(service_url, weights="none", importance_sampling="off", **TWO_TURNS)
+        rollouts = ProRLRollout(alone, weights="none", importance_sampling="off", **TWO_TURNS)
         trainer = make_trainer(rollouts, policy, tmp_path)
         trainer.train()
         assert client.status().policy_version == before
     assert logged(trainer, "prorl/policy_lag") == []
 
 
-def test_trl_updates_its_own_vllm_server(service_url: str, policy: Path, tmp_path: Path) -> None:
+def test_trl_updates_its_own_vllm_server(alone: str, policy: Path, tmp_path: Path) -> None:
     """Uses `use_vllm=True, vllm_mode="server"`, with an engine that only counts updates."""
 
     class VllmGeneration:
@@ -74,7 +72,7 @@ def test_trl_updates_its_own_vllm_server(service_url: str, policy: Path, tmp_pat
         def sync_weights(self) -> None:
             self.updates += 1
 
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
+    rollouts = ProRLRollout(alone, **TWO_TURNS)
     trainer = make_trainer(rollouts, policy, tmp_path, options={"vllm_mode": "server"})
     trainer.use_vllm, trainer.vllm_generation = True, VllmGeneration()
     trainer._last_loaded_step = -1

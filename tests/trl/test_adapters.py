@@ -65,7 +65,8 @@ def test_plain_adapters_are_sent_alone_until_another_kind_is_merged(
         versions = [
             (rollout.oldest_policy_version, rollout.newest_policy_version) for rollout in observed
         ]
-        assert versions == [(0, 0)] * 8 + [(1, 1)] * 8
+        first, second = rollouts._pushes.own
+        assert versions == [(first, first)] * 8 + [(second, second)] * 8
 
 
 def test_adapters_in_quick_succession_are_sent_alone_until_whole_weights(

@@ -147,9 +147,9 @@ async def test_engines_keep_their_weights_if_one_of_them_fails(
     assert has(other, 1)
     failing.fails_to_pause = False
     await states(trainer.url, {BackendState.HEALTHY})
-    await trainer.send(2)
-    assert has(failing, 2)
-    assert has(other, 2)
+    await trainer.send(3)
+    assert has(failing, 3)
+    assert has(other, 3)
 
 
 @pytest.mark.slow

@@ -215,7 +215,7 @@ class RolloutService:
             try:
                 await self._farewells.tell(self.questions)
             except Exception as bug:  # the boundary: a service's failure must not affect others
-                log.info("service %s is told later that groups have ended: %r", self.name, bug)
+                log.info("service %s will hear later that groups have ended: %r", self.name, bug)
 
     async def settle(self, group_id: str) -> None:
         """Tells the service at once what it has yet to be told of a group that is about to be given

@@ -285,7 +285,7 @@ class Member:
 
     def _at_least(self, version: int) -> int:
         """Returns the oldest version that a call begun with `version` may have sampled with: an
-        older one after a rewind."""
+        older one after weights were withdrawn."""
         return version if self.loaded is None else min(version, self.loaded.version)
 
     async def _until_down(

@@ -2,8 +2,7 @@
 
 Steps of the trainer say little: callbacks, averages of weights, checkpoints and a second training
 change the policy too, and writes to `Tensor.data` do not even move autograd's counters. So each
-weight is read: 30 ms for 4B parameters on a GPU, seconds on a CPU. What cannot be read has no
-fingerprint, and is pushed each time.
+weight is read once a call. What cannot be read has no fingerprint, and is pushed each time.
 """
 
 import hashlib

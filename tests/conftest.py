@@ -100,6 +100,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.reportchars += "R"
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names a failure at once: a run that is cut off prints no summary."""
+    if report.outcome in ("failed", "rerun") and "PYTEST_XDIST_WORKER" not in os.environ:
+        cause = report.longreprtext.strip().rpartition("\n")[2]
+        sys.stderr.write(f"\n{report.outcome}: {report.nodeid}: {cause[:200]}\n")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Shows why a test ran again: a test that passes the second time may still show a defect."""
     for report in terminalreporter.getreports("rerun"):

@@ -1,10 +1,10 @@
 """The service with vLLM on one GPU: `python -m bench.gpu [PART...]`, six minutes on an H100.
 
-`fp32`, `bf16`: the demo's training, with trainer and engine on the GPU, and vLLM in that type.
-`weights`: a push of Qwen3-4B
+`reference`: the demo's training, with the trainer on the GPU and the reference engine on the CPU.
+`fp32`, `bf16`: the same with both on the GPU, and vLLM in that type. `weights`: a push of Qwen3-4B
 (random weights) from a trainer in fp32 to vLLM in bf16, both on the GPU. `load`: rollouts of that
 model through the service, and the same calls by a bare loop. Needs vLLM's own build in
-`.venv-vllm`. Not measured: NCCL, which needs a GPU for each side. Not run to its end yet.
+`.venv-vllm`. Not run: the parts with vLLM; NCCL, which needs a GPU for each side.
 """
 
 import argparse
@@ -20,13 +20,18 @@ from bench.gpu import load, qwen3
 from bench.vllm_training import training
 from bench.vllm_training.weights import RANK, ROOT, disk, push, row
 
-TYPES = ("fp32", "bf16")
+ENGINES = {
+    "reference": "reference engine",
+    "fp32": "vLLM, fp32 on a GPU",
+    "bf16": "vLLM, bf16 on a GPU",
+}
+"""Engine of the demo's training, by part."""
 TRAINERS = ("GRPOTrainer", "GRPOTrainer, dynamic sampling")
 SIZE = "Qwen3-4B"
 
 
-def trained(kind: str, steps: int) -> result.Part:
-    found = training.measure([0], steps, engines=[f"vLLM, {kind} on a GPU"], trainers=TRAINERS)
+def trained(kind: str, engine: str, steps: int) -> result.Part:
+    found = training.measure([0], steps, engines=[engine], trainers=TRAINERS, use_cpu=False)
     rows = [{name: value for name, value in one.items() if name != "part"} for one in found]
     figures = {
         f"after_{kind}": min(float(str(one["after"])) for one in rows),
@@ -65,7 +70,10 @@ def main() -> None:
         if {"weights", "load"} & set(options.parts or ["load"]):
             qwen3.write(model)
         parts = {
-            **{kind: partial(_here, partial(trained, kind, options.steps)) for kind in TYPES},
+            **{
+                kind: partial(_here, partial(trained, kind, engine, options.steps))
+                for kind, engine in ENGINES.items()
+            },
             "weights": partial(_here, partial(pushed, model)),
             "load": partial(_here, partial(load.measure, model)),
         }

@@ -25,6 +25,8 @@ from prorl_service.client import RolloutClient
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.schemas import Rollout
 from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
+from prorl_trl.pushes import Pushes
+from prorl_trl.weights import PolicyWeights
 from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import instances
 from recipes.demo.train import LIMITS, TrainConfig, dataset_row, make_trainer, train_tasks
@@ -57,6 +59,8 @@ class Seen:
 
     update_s: list[float] = field(default_factory=list)
     """Seconds of each update of the weights, until all engines serve with them."""
+    pushed: list[int] = field(default_factory=list)
+    """Versions of the weights, from those that were there before on."""
     versions_wrong: int = 0
     """Number of rollouts with a token of a version that they must not have."""
     logprob_diff_max: float = 0.0
@@ -75,9 +79,9 @@ def measure(
     *,
     engines: Sequence[str] = ENGINES,
     trainers: Sequence[str] | None = None,
+    use_cpu: bool = True,
 ) -> list[Row]:
-    """`trainers`: some of `TRAINERS`, by default all. They use the GPU if all `engines` do."""
-    use_cpu = not all("GPU" in engine for engine in engines)
+    """`trainers`: some of `TRAINERS`, by default all. They use a GPU unless `use_cpu`."""
     rows = []
     with TemporaryDirectory(prefix="prorl-bench-") as directory:
         for seed in seeds:
@@ -101,7 +105,7 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
     heldout = [one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=config.seed)]
     seen = Seen()
     with HeldPolicy(url) as policy, RolloutClient(url, training=policy.key) as client:
-        client.load_weights(str(model))
+        seen.pushed.append(client.load_weights(str(model)).version)
     with RolloutClient(url) as client:
         name = f"run{train.__name__}-{config.seed}"
         before = evaluate(client, heldout, n=2, name=f"{name}-before", limits=LIMITS)
@@ -123,19 +127,15 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
 
 
 def _sync(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
-    trainer: Any = None
-
     def observe(rollouts: Sequence[Rollout]) -> None:
-        oldest = trainer.state.global_step - int(config.dynamic_sampling)
-        seen.versions_wrong += sum(
-            not _is_within(one, oldest, trainer.state.global_step) for one in rollouts
-        )
+        oldest, newest = seen.pushed[-2:][-1 - config.dynamic_sampling], seen.pushed[-1]
+        seen.versions_wrong += sum(not _is_within(one, oldest, newest) for one in rollouts)
 
     trainer = make_trainer(model, url, output, config, observe=observe)
-    rollouts = trainer.rollout_func
-    rollouts.push_weights = _timed(rollouts.push_weights, seen)
-    trainer.train()
-    rollouts.push_weights()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pushes, "_send", _timed(Pushes._send, seen))
+        trainer.train()
+        trainer.rollout_func.push_weights()
     if not config.dynamic_sampling:
         log = trainer.state.log_history
         seen.logprob_diff_max = max(entry[LOGPROB_GAP] for entry in log if LOGPROB_GAP in entry)
@@ -167,14 +167,17 @@ def _async(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen)
     )
     dataset = Dataset.from_list([dataset_row(task) for task in train_tasks(config)])
     transfer = ProRLWeightTransfer(url)
-    send, newest = transfer.send_weights, [0]
+    send = transfer.send_weights
 
     def send_weights(iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
-        newest[0] += 1  # engines have it before the trainer knows
-        _timed(lambda: send(iterator), seen)()
+        seen.pushed.append(seen.pushed[-1] + 1)  # engines have it before the trainer knows
+        began = time.monotonic()
+        send(iterator)
+        seen.update_s.append(time.monotonic() - began)
 
     def observe(rollouts: Sequence[Rollout]) -> None:
-        seen.versions_wrong += sum(not _is_within(one, 1, newest[0]) for one in rollouts)
+        oldest, newest = seen.pushed[0] + 1, seen.pushed[-1]
+        seen.versions_wrong += sum(not _is_within(one, oldest, newest) for one in rollouts)
 
     transfer.send_weights = send_weights  # type: ignore[method-assign]
     worker = ProRLRolloutWorker(url, arguments, dataset, limits=LIMITS, observe=observe)
@@ -203,11 +206,15 @@ TRAINERS: dict[str, Train] = {
 }
 
 
-def _timed(update: Callable[[], None], seen: Seen) -> Callable[[], None]:
-    def timed() -> None:
+def _timed(
+    send: Callable[[Pushes, PolicyWeights], int], seen: Seen
+) -> Callable[[Pushes, PolicyWeights], int]:
+    def timed(pushes: Pushes, weights: PolicyWeights) -> int:
         began = time.monotonic()
-        update()
+        version = send(pushes, weights)
         seen.update_s.append(time.monotonic() - began)
+        seen.pushed.append(version)
+        return version
 
     return timed
 

@@ -74,6 +74,11 @@ class Load:
         self.ended |= {rollout.rollout_id: rollout for rollout in ended}
         return ended
 
+    def add(self, engine: EngineProcess) -> None:
+        """Adds an engine that is no training's own."""
+        with RolloutClient(self._running.url) as operator:
+            operator.add_backend(engine.url)
+
     def until(self, engine: EngineProcess, state: BackendState) -> None:
         while self._state_of(engine) is not state:
             time.sleep(0.05)
@@ -232,7 +237,7 @@ def test_rollouts_wait_for_an_engine_that_is_added(
         dead.misbehave(Fault("killed", sound_calls=TURNS - 1))
         load.submit()
         load.until(dead, BackendState.DOWN)
-        load.client.add_backend(added.url)
+        load.add(added)
         load.client.remove_backend(dead.backend_id)
         ended = load.wait()
         assert_all_done(ended, chat)

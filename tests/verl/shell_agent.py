@@ -2,6 +2,7 @@
 sandbox measures the length of the first turn; the reward is the share of letters in both turns."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -12,10 +13,15 @@ from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Message, Task
 
 
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.1)
+
+
 class ShellAgent(AgentHandler):
     """Agent controlled by `task.data`: "fault" makes all its rollouts fail, "easy" gives them all
-    the same reward, "pause_s" is the shortest duration of each in seconds, "sampled" is a file that
-    gets a line for each turn."""
+    the same reward, "pause_s" is the shortest duration of each in seconds, "wait_for" is a file
+    that each waits for, "sampled" is a file that gets a line for each turn."""
 
     name: ClassVar[str] = "shell"
     restores: ClassVar[Restores] = "sandbox"
@@ -30,6 +36,8 @@ class ShellAgent(AgentHandler):
     async def init(self, rollout: RolloutContext) -> None:
         if self.task.data.get("fault"):
             raise AgentError("this task always fails")
+        if path := self.task.data.get("wait_for"):
+            await asyncio.to_thread(wait_for, Path(str(path)))
         self._sandbox = await rollout.open_sandbox()
 
     async def run(self, rollout: RolloutContext) -> FinishReason:

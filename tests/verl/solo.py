@@ -1,7 +1,7 @@
 """A training with VeRL in a process of its own: `python -m tests.verl.solo URL OUTPUT`.
 
 Writes to OUTPUT/steps.jsonl, at its end, a digest of the weights that each step made. Seeds are
-fixed, so two runs write the same.
+fixed, so two runs write the same. Its rollouts wait for the file OUTPUT/go.
 """
 
 import json
@@ -15,7 +15,8 @@ from tests.verl.training import weights_given
 
 def main(url: str, output: Path) -> None:
     build_policy(output / "model")
-    write_tasks(output, *[{}] * 16)
+    write_tasks(output, *[{"wait_for": str(output / "go")}] * 16)
+    (output / "began").touch()
     run = train(output, url, trainer__total_training_steps=3)
     lines = [json.dumps([step, digest]) for step, digest in weights_given(run).items()]
     (output / "steps.jsonl").write_text("\n".join(lines) + "\n")

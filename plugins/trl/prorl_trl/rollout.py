@@ -208,8 +208,7 @@ class ProRLRollout:
             checks.warn_about_rewards(trainer, self.reward_funcs)
         if self._sampler_spec is not None and self._replay_from is None:
             self._dynamic = self._dynamic_sampling(self._sampler_spec)
-            trainer.add_callback(AtEnd(self._end_sampling))
-        trainer.add_callback(AtEnd(self._policy.release))
+        trainer.add_callback(AtEnd(self._end))
 
     def _dynamic_sampling(self, spec: SamplerSpec) -> StepDraws:
         n, numbers = self._trainer.num_generations, count()
@@ -413,6 +412,11 @@ class ProRLRollout:
             self._end_sampling()
             raise
         return [rollout for group in drawn for rollout in group]
+
+    def _end(self) -> None:
+        if self._dynamic is not None:
+            self._end_sampling()
+        self._policy.release()
 
     def _end_sampling(self) -> None:
         """Cancels groups that were carried over; another draw starts from scratch."""

@@ -35,7 +35,7 @@ def failures() -> dict[str, Rollout]:
     parts = [segment([1, 0, 1])]
     done = rollout_of(parts, reward=9.0)
     error = {one: ErrorInfo(kind="Any", blame=one, message="gone") for one in Blame}
-    states = set(RolloutState) - {RolloutState.DONE}
+    states = [one for one in RolloutState if one is not RolloutState.DONE]
     ours = done.model_copy(deep=True)
     assert ours.trajectory is not None
     ours.trajectory.turns.append(turn_of("elsewhere:1"))

@@ -1,5 +1,6 @@
 """The asynchronous worker without a trainer: its samples, its failures, and what it refuses."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from tests.trl.async_training import (
     started,
     until,
 )
-from tests.trl.training import dataset
+from tests.trl.training import SERVICE_OPTIONS, dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
@@ -42,6 +43,14 @@ pytestmark = [
 ]
 
 # --- the worker alone ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def service_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yields a service that no training has given weights: a worker waits for its own trainer's."""
+    log = tmp_path_factory.mktemp("logs") / "service.log"
+    with local.service([engine_url], log=log, options=SERVICE_OPTIONS) as service:
+        yield service.url
 
 
 def test_samples_are_what_the_engine_sampled(service_url: str, tmp_path: Path) -> None:

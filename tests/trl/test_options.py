@@ -49,14 +49,21 @@ def test_training_is_resumed_from_a_checkpoint(
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
     rollouts = ProRLRollout(service_url, dynamic_sampling=dynamic, **TWO_TURNS)
     make_trainer(rollouts, policy, tmp_path, options=options).train()
+    before = version_at(service_url)
     rollouts = ProRLRollout(service_url, dynamic_sampling=dynamic, **TWO_TURNS)
     trainer = make_trainer(rollouts, policy, tmp_path, options=options | {"max_steps": 2})
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     assert trainer.state.global_step == 2
     assert logged(trainer, "prorl/policy_lag")[-1] == 0
     assert logged(trainer, "sampling/sampling_logp_difference/max")[-1] < 1e-4
-    with RolloutClient(service_url) as client:
-        assert client.status().policy_version == 1
+    assert version_at(service_url) == before + 1
+
+
+def version_at(url: str) -> int:
+    with RolloutClient(url) as client:
+        version = client.status().policy_version
+    assert version is not None
+    return version
 
 
 def test_a_spec_provides_the_trainers_arguments(

@@ -1,12 +1,12 @@
 """A second training on the service of a first one, TRL and VeRL in all orders: how it ends, and
-whether the first one trains as if it were alone.
+whether the first one trains as if it were alone. Seconds to its end begin after its imports.
 """
 
 import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,70 +38,64 @@ def _beside(first: str, directory: Path) -> list[dict[str, object]]:
     """Starts a training of each kind on the service of one that trains."""
     model = directory / "model"
     build_tiny_model(model, tie_word_embeddings=True, initializer_range=0.1)
-    alone = _steps_of(first, directory, model, "alone", ())
-    refused: list[dict[str, object]] = []
-    seconds = [("TRL", directory / "second-TRL"), ("VeRL", directory / "second-VeRL")]
-    together = _steps_of(first, directory, model, "first", seconds, refused)
+    alone, _ = _run(first, directory / "alone", model)
+    together, refused = _run(first, directory / "first", model, seconds=("TRL", "VeRL"))
     mixed = sum(one != other for one, other in zip(alone, together, strict=True))
     same = {"steps": len(together), "mixed_policy_steps": mixed}
     return [{"first": first, **one, **same} for one in refused]
 
 
-def _steps_of(
-    kind: str,
-    directory: Path,
-    model: Path,
-    name: str,
-    seconds: "list[tuple[str, Path]] | tuple[()]",
-    refused: list[dict[str, object]] | None = None,
-) -> list[object]:
-    """Returns what a training did in each step, while others are refused beside it."""
-    with _service(kind, directory, model, name) as url:
-        process = _start(kind, url, model, directory / name)
+def _run(
+    kind: str, output: Path, model: Path, *, seconds: Sequence[str] = ()
+) -> tuple[list[object], list[dict[str, object]]]:
+    """Returns what a training did in each step, and how others ended that began beside it."""
+    with _service(kind, output, model) as url:
+        process = _start(kind, url, model, output)
         with RolloutClient(url) as client:
             while client.status().training is None:
-                assert process.poll() is None, (directory / name / "log").read_text()[-3000:]
+                assert process.poll() is None, (output / "log").read_text()[-3000:]
                 time.sleep(0.1)
-        for other, output in seconds:
-            began = time.monotonic()
-            second = _start(other, url, model, output)
-            code = second.wait(TIMEOUT_S)
-            lines = (output / "log").read_text().strip().splitlines()
-            began_s = _began(output, time.monotonic() - began)
-            assert refused is not None
-            refused.append(
-                {
-                    "second": other,
-                    "second_exit": code,
-                    "second_ends_s": round(began_s, 2),
-                    "whole_process_s": round(time.monotonic() - began, 1),
-                    "said": next(line for line in lines if "pid " in line)[:200],
-                }
-            )
-        (directory / name / "go").touch()
-        assert process.wait(TIMEOUT_S) == 0, (directory / name / "log").read_text()[-3000:]
-    return [
-        json.loads(line) for line in (directory / name / "steps.jsonl").read_text().splitlines()
-    ]
+        refused = [_refused(one, url, model, output / f"second-{one}") for one in seconds]
+        (output / "go").touch()
+        assert process.wait(TIMEOUT_S) == 0, (output / "log").read_text()[-3000:]
+    steps = [json.loads(line) for line in (output / "steps.jsonl").read_text().splitlines()]
+    return steps, refused
 
 
-def _began(output: Path, whole_s: float) -> float:
-    """Returns the time from the start of training to the end, where the program tells its start;
-    else that of the whole process."""
-    began = output / "began"
-    return time.time() - began.stat().st_mtime if began.exists() else whole_s
+def _refused(kind: str, url: str, model: Path, output: Path) -> dict[str, object]:
+    code = _start(kind, url, model, output).wait(TIMEOUT_S)
+    seconds = time.time() - (output / "began").stat().st_mtime
+    return {
+        "second": kind,
+        "second_exit": code,
+        "second_ends_s": round(seconds - (_imports_s() if kind == "VeRL" else 0), 2),
+        "said": _said(output),
+    }
+
+
+def _said(output: Path) -> str:
+    lines = (output / "log").read_text().splitlines()
+    return next(line for line in lines if "pid " in line)[:200]
+
+
+def _imports_s() -> float:
+    """Returns how long VeRL's stock command imports, before it reads its options."""
+    began = time.monotonic()
+    command = [str(ROOT / ".venv-verl/bin/python"), "-W", "ignore", "-c"]
+    subprocess.run([*command, "import verl.trainer.main_ppo"], check=True, env=ENVIRONMENT)
+    return time.monotonic() - began
 
 
 @contextmanager
-def _service(kind: str, directory: Path, model: Path, name: str) -> Iterator[str]:
-    log = directory / f"{name}.service.log"
+def _service(kind: str, output: Path, model: Path) -> Iterator[str]:
+    log = output.with_suffix(".service.log")
     if kind == "VeRL":
         options = ["--sandbox", "bubblewrap", "--agent", "tests.verl.shell_agent:ShellAgent"]
         with local.service([], log=log, options=options) as service:
             yield service.url
         return
     with (
-        local.engine(model, log=directory / f"{name}.engine.log") as engine,
+        local.engine(model, log=output.with_suffix(".engine.log")) as engine,
         local.service([engine.url], log=log, options=SERVICE_OPTIONS) as service,
     ):
         yield service.url

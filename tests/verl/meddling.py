@@ -1,4 +1,4 @@
-"""A data set of a user's that does more than it should. Loaded by path in the trainer's process."""
+"""Data sets of a user's that do more than they should. Loaded by path in the trainer's process."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,9 @@ from typing import Any
 import ray
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.utils.dataset.rl_dataset import RLHFDataset
+
+from prorl_verl import manager
+from prorl_verl.settings import sampling_of
 
 
 class OtherWeights(RLHFDataset):  # type: ignore[misc]
@@ -24,3 +27,15 @@ class OtherWeights(RLHFDataset):  # type: ignore[misc]
             return done
 
         CheckpointEngineManager.update_weights = and_then_other
+
+
+class Seeded(RLHFDataset):  # type: ignore[misc]
+    """Has the service sample with a seed: VeRL's own is its engines', whose calls have no order."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+
+        def seeded(*given: Any, **options: Any) -> Any:
+            return sampling_of(*given, **options).model_copy(update={"seed": 7})
+
+        vars(manager)["sampling_of"] = seeded

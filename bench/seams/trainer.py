@@ -68,6 +68,7 @@ def main(url: str, model: Path, directory: Path, kind: str, steps: int) -> None:
             "save_strategy": "steps",
             "save_steps": 1,
             "num_train_epochs": 99,
+            "learning_rate": 1e-3,
         },
         trainer_class=RecordingTrainer,
         functions=[length],

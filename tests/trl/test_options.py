@@ -43,9 +43,14 @@ def test_one_generation_serves_several_steps(
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_training_is_resumed_from_a_checkpoint(
-    service_url: str, policy: Path, tmp_path: Path, dynamic: bool
+    service_url: str,
+    policy: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    dynamic: bool,
 ) -> None:
-    """The service gets the checkpoint's weights again."""
+    """The service gets the checkpoint's weights again; other prompts begin in another order."""
+    caplog.set_level("INFO", "prorl_trl")
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
     rollouts = ProRLRollout(service_url, dynamic_sampling=dynamic, **TWO_TURNS)
     make_trainer(rollouts, policy, tmp_path, options=options).train()
@@ -57,6 +62,8 @@ def test_training_is_resumed_from_a_checkpoint(
     assert logged(trainer, "prorl/policy_lag")[-1] == 0
     assert logged(trainer, "sampling/sampling_logp_difference/max")[-1] < 1e-4
     assert version_at(service_url) == before + 1
+    said = "training resumes at step 1: dynamic sampling takes other prompts in another order"
+    assert (said in caplog.text) == dynamic
 
 
 def version_at(url: str) -> int:

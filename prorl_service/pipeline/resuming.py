@@ -83,7 +83,7 @@ async def resume(
     rollout.prompt_ids = told.prompt.within(ledger)
     assert told.next_prompt is not None  # `RolloutKeeper` keeps no other
     rollout.resumed_prompt = told.next_prompt.within(ledger)
-    if any(turn.tool_calls for turn in rollout.turns):
+    if handler.sandbox_stages and any(turn.tool_calls for turn in rollout.turns):
         rollout.resumed_note = FILES_KEPT if handler.restores == "sandbox" else NOTHING_KEPT
     record.layers = [kept.layer] if layer is not None else []
     record.worked_s = told.worked_s

@@ -1,14 +1,19 @@
-"""The agent of the fault suite: turns with a real shell that has work in the background."""
+"""Agents of the fault suite: most have a real shell with work in the background."""
 
 import asyncio
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
+from pydantic import BaseModel
+
 from prorl_service.agents.base import AgentHandler, Prompt, Restores, RolloutContext, Verdict
+from prorl_service.agents.loop import LoopAgent
 from prorl_service.errors import TaskError
-from prorl_service.sandbox.base import Sandbox
-from prorl_service.schemas import FinishReason, Message
+from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.schemas import FinishReason, Message, Stage
+from prorl_service.tools.base import Toolset
 
 
 class Shell(AgentHandler):
@@ -74,3 +79,42 @@ class Poison(Shell):
         if self.task.data.get("ends_process"):
             os._exit(9)
         return await super().run(rollout)
+
+
+class Dial:
+    """A tool that leaves a line in a file of this machine, outside every sandbox, then waits."""
+
+    name = "bash"
+    description = "Dials."
+
+    class arguments(BaseModel):
+        command: str
+
+    def __init__(self, dialled: Path) -> None:
+        self._dialled = dialled
+
+    async def call(self, sandbox: Sandbox, arguments: arguments, *, timeout_s: float) -> ToolResult:
+        with self._dialled.open("a") as file:
+            file.write(f"{arguments.command}\n")
+        await asyncio.sleep(0.5)
+        return ToolResult("dialled\n")
+
+
+class Dialling(LoopAgent):
+    """An agent whose tool has effects that stay: `task.data` names the file that has them."""
+
+    name: ClassVar[str] = "dialling"
+    restores: ClassVar[Restores] = "conversation"
+    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None: ...
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        dial = Dial(Path(str(self.task.data["dialled"])))
+        return await self.turns(rollout, Toolset([dial], None, timeout_s=60))
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        return Verdict(1.0)

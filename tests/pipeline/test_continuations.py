@@ -13,6 +13,7 @@ import pytest
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.kept import Continuation
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.agents.services import Requirements
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline import keeping
@@ -30,6 +31,7 @@ from prorl_service.schemas import (
 from prorl_service.server.unfinished import check_unfinished
 from prorl_service.testing import FakeSandboxes
 from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tools.openenv.servers import Wanted
 from tests.pipeline.pipelines import FAST_PROBES, group_of
 from tests.pipeline.test_journal_cuts import Naming, RecordingJournal, Write
 
@@ -210,5 +212,41 @@ async def test_a_resume_without_what_unfinished_work_needs_is_refused(
             assert "--abandon-agent changing" in refused.value.hint
             assert "`--agent`" in refused.value.message
             await check_unfinished(journal, bare.validator, ("changing",))
+            [unfinished] = await journal.unfinished()
+            assert not unfinished.ended
+
+
+@pytest.mark.parametrize(
+    ("needs", "said"),
+    [
+        (Requirements(judge=True), "--judge-url"),
+        (Requirements(mcp=["files"]), "'files'"),
+        (Requirements(openenv=Wanted("echo")), "'echo'"),
+        (Requirements(nemo_gym="games"), "'games'"),
+        (Requirements(packages={"no_such_module": "math"}), "prorl-service[math]"),
+    ],
+)
+async def test_whatever_unfinished_work_needs_is_missed_before_it_fails(
+    tmp_path: Path,
+    tiny_model: Path,
+    chat: ChatFormat,
+    monkeypatch: pytest.MonkeyPatch,
+    needs: Requirements,
+    said: str,
+) -> None:
+    """The service that accepted the work had a server, a judge or a package that this one lacks."""
+    path = tmp_path / "j"
+    async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
+        await pool.add(BackendSpec(url=engine.url))
+        _, writes = await played(tmp_path / "whole", pool, "ggggg")
+        await replayed(writes[:2], path)
+        monkeypatch.setattr(Changing, "uses", needs)
+        agents = AgentRegistry([f"{Changing.__module__}:{Changing.__qualname__}"])
+        sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
+        async with Journal(path) as journal:
+            bare = Pipeline(journal, pool, sandboxes, agents)
+            with pytest.raises(ProRLError, match="1 rollouts of agent 'changing'") as refused:
+                await check_unfinished(journal, bare.validator, ())
+            assert said in refused.value.message
             [unfinished] = await journal.unfinished()
             assert not unfinished.ended

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from prorl_service.inference.base import Generation
 from prorl_service.schemas import FinishReason
 from prorl_service.tokens.chat import ChatFormat
 from tests.gateway.rollouts import Rollout, rollout, thinking, tool_call
+from tests.trl.base_model import with_split_eos
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
 PATH = "/v1/chat/completions"
@@ -222,17 +224,26 @@ async def test_budgets_end_the_rollout_for_all_conversations(chat: ChatFormat) -
 EDITS = ("as it is", "drop reasoning", "strip", "rewrite", "swap results", "forget", "as text")
 
 
+@pytest.fixture(scope="module")
+def base_chat(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
+    model = with_split_eos(tiny_model, tmp_path_factory.mktemp("base") / "model")
+    return ChatFormat.load(model)
+
+
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-async def test_any_edit_of_history_is_exact(chat: ChatFormat, data: st.DataObject) -> None:
-    """Drives the gateway without HTTP, as a harness that restates its history at random."""
+async def test_any_edit_of_history_is_exact(base_chat: ChatFormat, data: st.DataObject) -> None:
+    """Drives the gateway without HTTP, as a harness that restates its history at random. The model
+    is a base model, and ends a reply as its template does, or with its own end token."""
     said = st.sampled_from(
         ["Done.", " two  spaces ", tool_call(), thinking("é?", tool_call(n=1) + tool_call(n=2))]
     )
     replies = data.draw(st.lists(said, min_size=2, max_size=8))
-    async with rollout(chat, replies) as run:
+    ends = st.sampled_from(sorted(base_chat.end_ids))
+    answers = [[*base_chat.encode(one), data.draw(ends)] for one in replies]
+    async with rollout(base_chat, answers) as run:
         history = [user("Begin.")]
         for number in range(len(replies)):
             edit = data.draw(st.sampled_from(EDITS))

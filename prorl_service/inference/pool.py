@@ -268,7 +268,7 @@ class BackendPool:
 
     @property
     def refused_weights(self) -> str | None:
-        """Why the weights pushed last were given up, until the next push is told."""
+        """Reason why the newest pushed weights were given up; None once the trainer knows it."""
         refusal = self._updates.pushed.refusal
         return None if refusal is None else refusal.error().message
 

@@ -1,12 +1,15 @@
-"""What each segment of a harness' rollout is, and which replies were thrown away. Pure.
+"""What each segment of a harness' rollout is, which reply is the answer, and which replies were
+thrown away. Pure.
 
-The agent's own conversation is that of the first request with tools, or of the first of all where
-none has any. Requests with other tools or another system prompt are those of sub-agents; requests
-without tools make titles and the like, unless they hold replies of the policy: then they ask for a
-summary, and what begins anew with the agent's own head goes on from one.
+The agent's own conversation begins with the first request with tools, or with the first of all
+where none has any. A request that holds replies of a conversation goes on with it, whatever became
+of tools and system prompt: programs hand over, tell the time and offer more tools as they go.
+Requests that hold no reply are those of sub-agents, make titles and the like, or go on from a
+summary.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from prorl_service.schemas import SegmentKind
@@ -19,27 +22,63 @@ class AnsweredCall:
     segment: int
     parent: int | None
     """Number of the turn that it continues."""
-    head: bytes
-    """Digest of tools and system prompt."""
-    has_tools: bool
-    quotes_policy: bool
-    """Whether its request held replies of the policy."""
+    tools: bytes
+    """Digest of the tools; empty without any."""
+    system: bytes
+    """Digest of the system prompt."""
+    quoted: tuple[int, ...] = ()
+    """Numbers of the turns whose replies its request held, in its order."""
     asked_again: tuple[int, ...] = ()
     """Numbers of the turns whose very requests it repeats, without their replies."""
+    has_calls: bool = False
+    """Whether its reply called tools."""
+    text: str = ""
+    """Text of its reply, without reasoning."""
     is_subagent: bool = False
     """Whether its client says that it is a sub-agent."""
 
 
-def kinds_of(calls: Sequence[AnsweredCall]) -> dict[int, SegmentKind]:
-    """Returns the kind of each segment."""
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Kinds of the segments of a rollout, and the turns of the agent's own conversation."""
+
+    of_segments: dict[int, SegmentKind]
+    own: tuple[int, ...]
+    """Numbers of the turns in which the agent, and not a summary, spoke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    turn: int | None
+    is_sure: bool
+    """Whether what the program printed does not speak against it."""
+
+
+def kinds_of(calls: Sequence[AnsweredCall]) -> Kinds:
     main = _main(calls)
-    first: dict[int, tuple[int, AnsweredCall]] = {}
+    own = list[int]()
+    for number in range(len(calls)):
+        if main is not None and _is_own(number, calls, main, own):
+            own.append(number)
+    first: dict[int, int] = {}
     for number, call in enumerate(calls):
-        first.setdefault(call.segment, (number, call))
+        first.setdefault(call.segment, number)
+    restarts = {number for number in first.values() if _is_restart(number, calls, own)}
+    quoted = {turn for call in calls for turn in call.quoted}
     found: dict[int, SegmentKind] = {}
-    for segment, (number, call) in first.items():
-        found[segment] = _kind(number, call, calls, main)
-    return found
+    for segment, number in first.items():
+        if number not in own:
+            found[segment] = _kind_of_other(calls[number], main)
+        elif number in restarts or _is_summary(segment, calls, own, restarts, quoted):
+            found[segment] = "compaction"
+        else:
+            found[segment] = "main"
+    spoken = [
+        number
+        for number in own
+        if found[calls[number].segment] == "main" or first[calls[number].segment] in restarts
+    ]
+    return Kinds(found, tuple(spoken))
 
 
 def abandoned(calls: Sequence[AnsweredCall]) -> list[int]:
@@ -56,30 +95,89 @@ def abandoned(calls: Sequence[AnsweredCall]) -> list[int]:
     return sorted(replaced - continued)
 
 
-def last_of_main(calls: Sequence[AnsweredCall], kinds: Mapping[int, SegmentKind]) -> int | None:
-    """Returns the number of the last turn of the agent's own conversation."""
-    own = [number for number, call in enumerate(calls) if _is_own(kinds[call.segment], call)]
-    return own[-1] if own else None
+def answer(calls: Sequence[AnsweredCall], own: Sequence[int], printed: str) -> Answer:
+    """Returns the turn with the agent's answer, from two witnesses: its own last reply, and what
+    the program printed. Where it printed an earlier reply and not the last one, that is the
+    answer: what came after was asked for by the program, not by the task."""
+    if not own:
+        return Answer(None, is_sure=True)
+    said = _words(printed)
+    shown = [number for number in own if _is_in(_words(calls[number].text), said)]
+    last = own[-1]
+    if not calls[last].text.strip() or not shown or shown[-1] == last:
+        return Answer(last, is_sure=True)
+    return Answer(shown[-1], is_sure=False)
 
 
-def _is_own(kind: SegmentKind, call: AnsweredCall) -> bool:
-    return kind == "main" or (kind == "compaction" and call.has_tools)
+def _words(text: str) -> str:
+    """Returns the text in the form in which two are compared: programs wrap lines, and print text
+    as JSON."""
+    return " ".join(text.replace("\\n", " ").replace('\\"', '"').split())
+
+
+def _is_in(text: str, printed: str) -> bool:
+    return bool(text) and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", printed) is not None
 
 
 def _main(calls: Sequence[AnsweredCall]) -> AnsweredCall | None:
     own = [call for call in calls if not call.is_subagent] or calls
-    return next((call for call in own if call.has_tools), own[0] if own else None)
+    return next((call for call in own if call.tools), own[0] if own else None)
 
 
-def _kind(
-    number: int, call: AnsweredCall, calls: Sequence[AnsweredCall], main: AnsweredCall | None
-) -> SegmentKind:
-    assert main is not None
-    if call.is_subagent:
+def _is_own(
+    number: int, calls: Sequence[AnsweredCall], main: AnsweredCall, own: Sequence[int]
+) -> bool:
+    """Returns whether a call is one of the agent's own conversation."""
+    call = calls[number]
+    if call is main:
+        return True
+    if call.is_subagent or not own:
+        return False
+    if not call.quoted:
+        return (call.tools, call.system) == (main.tools, main.system)
+    last = call.quoted[-1]
+    return last in own and (call.parent is not None or _goes_on(call, calls[last]))
+
+
+def _goes_on(call: AnsweredCall, last: AnsweredCall) -> bool:
+    """Returns whether a request that is told otherwise than before goes on with a conversation that
+    ended in the reply `last`. After a finished one, it must offer the same tools, or some under the
+    same system prompt: programs also have others look at what was done."""
+    if last.has_calls or call.tools == last.tools:
+        return True
+    return bool(call.tools) and call.system == last.system
+
+
+def _is_restart(number: int, calls: Sequence[AnsweredCall], own: Sequence[int]) -> bool:
+    """Returns whether an own conversation begins anew, without its first turns."""
+    if number not in own or calls[number].parent is not None:
+        return False
+    kept = {turn for one in own if one < number for turn in calls[one].quoted}
+    return bool(kept) and min(calls[number].quoted, default=number) > min(kept)
+
+
+def _is_summary(
+    segment: int,
+    calls: Sequence[AnsweredCall],
+    own: Sequence[int],
+    restarts: Set[int],
+    quoted: Set[int],
+) -> bool:
+    """Returns whether a segment of the agent's own asks for a summary: no request holds its
+    replies, and then the conversation begins anew, or goes on with the tools that it lacked."""
+    turns = [number for number, call in enumerate(calls) if call.segment == segment]
+    after = [number for number in own if number > turns[-1] and calls[number].segment != segment]
+    if not after or not calls[turns[0]].quoted or not quoted.isdisjoint(turns):
+        return False
+    begins_anew = next((one in restarts for one in after if _opens(one, calls)), False)
+    return begins_anew or (not calls[turns[0]].tools and bool(calls[after[0]].tools))
+
+
+def _opens(number: int, calls: Sequence[AnsweredCall]) -> bool:
+    return calls[number].parent is None
+
+
+def _kind_of_other(call: AnsweredCall, main: AnsweredCall | None) -> SegmentKind:
+    if call.is_subagent or call.tools or (main is not None and not main.tools):
         return "subagent"
-    if call.head == main.head:
-        goes_on = any(one.head == main.head and one.parent is not None for one in calls[:number])
-        return "compaction" if goes_on and not call.quotes_policy else "main"
-    if call.has_tools or not main.has_tools:
-        return "subagent"
-    return "compaction" if call.quotes_policy else "auxiliary"
+    return "compaction" if call.quoted else "auxiliary"

@@ -37,10 +37,12 @@ class Place:
     """Digest of the conversation, with the tools."""
     restated: tuple[int, ...] = ()
     """Numbers of the turns that came back otherwise than they were handed out."""
-    head: Digest = b""
-    """Digest of the tools and of what was said before the first question."""
-    quotes_policy: bool = False
-    """Whether the conversation holds replies of the policy."""
+    tools: Digest = b""
+    """Digest of the tools; empty without any."""
+    system: Digest = b""
+    """Digest of the system prompt."""
+    quoted: tuple[int, ...] = ()
+    """Numbers of the turns whose replies the conversation holds, in its order."""
     asked_again: tuple[int, ...] = ()
     """Numbers of the turns that it holds the request of, but not the reply."""
 
@@ -68,7 +70,8 @@ class Conversations:
     """Turns by the digest of all that was said up to their end."""
     _by_call: dict[str, _Turn] = field(default_factory=dict)
     _by_number: dict[int, _Turn] = field(default_factory=dict)
-    _texts: set[str] = field(default_factory=set)
+    _by_text: dict[str, int] = field(default_factory=dict)
+    """Newest turns by their text."""
     _requests: dict[Digest, int] = field(default_factory=dict)
     """Newest turns by the digest of their requests."""
 
@@ -77,21 +80,22 @@ class Conversations:
         digest = _head(request.tools)
         found: tuple[int, int] | None = None
         restated = []
-        head, quotes_policy, asked_again = digest, False, []
+        tools = digest if request.tools else b""
+        system, quoted, asked_again = b"", list[int](), []
         for number, one in enumerate(said):
             if one.message.role == "system" and number == 0:
-                head = _with(head, orjson.dumps(one.message.content))
+                system = _with(b"", orjson.dumps(one.message.content))
             digest = _with(digest, self._key(one))
             if (asked := self._requests.get(digest)) is not None and _is_unanswered(said, number):
                 asked_again.append(asked)
             if one.message.role == "assistant":
-                quotes_policy = quotes_policy or self._known(one)
+                quoted += self._known(one)
             if (turn := self._turns.get(digest)) is not None:
                 found = (turn, number + 1)
                 if _is_restated(one, self._by_number[turn]):
                     restated.append(turn)
         messages = [one.message for one in said]
-        marks = (tuple(restated), head, quotes_policy, tuple(asked_again))
+        marks = (tuple(restated), tools, system, tuple(quoted), tuple(asked_again))
         if found is not None:
             turn, length = found
             rest = messages[length:]
@@ -111,17 +115,20 @@ class Conversations:
         key = _turn_key(number) if turn.call_ids else _text_key(turn.text)
         if self.is_strict:
             key += orjson.dumps(turn.reasoning)
-        self._texts.add(turn.text)
+        self._by_text[turn.text] = number
         self._turns[_with(place.digest, key)] = number
         self._by_number[number] = turn
         self._requests[place.digest] = number
         self._by_call |= dict.fromkeys(turn.call_ids, turn)
 
-    def _known(self, one: Said) -> bool:
+    def _known(self, one: Said) -> list[int]:
+        """Returns the number of the turn whose reply this is, if it is one."""
         calls = one.message.tool_calls
         if calls:
-            return any(call.id in self._by_call for call in calls)
-        return one.message.content.strip() in self._texts
+            turns = [self._by_call[call.id].number for call in calls if call.id in self._by_call]
+            return turns[:1]
+        number = self._by_text.get(one.message.content.strip())
+        return [] if number is None else [number]
 
     def _key(self, one: Said) -> bytes:
         message = one.message

@@ -22,7 +22,7 @@ from prorl_service.gateway.calls import (
     ReplyCall,
     Usage,
 )
-from prorl_service.gateway.kinds import AnsweredCall, abandoned, kinds_of, last_of_main
+from prorl_service.gateway.kinds import AnsweredCall, abandoned, answer, kinds_of
 from prorl_service.gateway.matching import Conversations, Place
 from prorl_service.gateway.recording import Exchange, Recorder
 from prorl_service.schemas import (
@@ -199,27 +199,32 @@ class RolloutGateway:
             self._recorder.exchanges.append(exchange)
         self._answered.append(
             AnsweredCall(
-                turn.segment,
-                place.turn,
-                place.head,
-                bool(request.tools),
-                place.quotes_policy,
-                place.asked_again,
-                is_subagent,
+                segment=turn.segment,
+                parent=place.turn,
+                tools=place.tools,
+                system=place.system,
+                quoted=place.quoted,
+                asked_again=place.asked_again,
+                has_calls=bool(reply.calls),
+                text=reply.text,
+                is_subagent=is_subagent,
             )
         )
         return reply
 
-    def mark(self, trained: Collection[SegmentKind]) -> dict[str, float]:
-        """Marks segments by their kinds, of which `trained` are learnt from, and abandoned turns.
-        Returns figures of the rollout. Call it once, when nothing is sampled any more."""
+    def mark(self, trained: Collection[SegmentKind], printed: str) -> dict[str, float]:
+        """Marks segments by their kinds, of which `trained` are learnt from, abandoned turns, and
+        the answer. `printed`: the program's own output. Returns figures of the rollout. Call it
+        once, when nothing is sampled any more."""
         rollout, calls = self._rollout, self._answered
-        kinds = kinds_of(calls)
+        found = kinds_of(calls)
+        kinds = found.of_segments
         rollout.kinds |= {segment: (kind, kind in trained) for segment, kind in kinds.items()}
         thrown_away = abandoned(calls)
         for number in thrown_away:
             rollout.turns[number].is_abandoned = True
-        rollout.final_turn = last_of_main(calls, kinds)
+        answered = answer(calls, found.own, printed)
+        rollout.final_turn = answered.turn
         figures = {
             "calls": len(calls),
             "segments": len(kinds),
@@ -227,6 +232,7 @@ class RolloutGateway:
             "abandoned": len(thrown_away),
             "repeated": self.counts.repeated,
             "broken_calls": self.counts.broken_calls,
+            "answer_unsure": not answered.is_sure,
         }
         for name in ("subagent", "auxiliary"):
             figures[f"{name}_tokens"] = sum(

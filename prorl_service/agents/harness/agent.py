@@ -121,7 +121,8 @@ class HarnessAgent(AgentHandler):
             if not budget.expired():
                 raise
             reason = FinishReason.TIMEOUT
-        for name, value in gateway.mark(self.data.train).items():
+        printed = "" if self._ended is None else self._ended.output
+        for name, value in gateway.mark(self.data.train, printed).items():
             self._figures[name] = self._figures.get(name, 0.0) + value
         return reason
 

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from prorl_service.gateway.calls import CallReply, CallRequest, Refused
-from prorl_service.gateway.dialects import CALL_PREFIXES, DIALECTS, Dialect
+from prorl_service.gateway.dialects import CALL_PREFIXES, DIALECTS, Dialect, call_of
 from prorl_service.gateway.rollout import RolloutGateway
 
 KEEP_ALIVE_S = 10.0
@@ -79,7 +79,7 @@ class _Api:
         dialect = DIALECTS["/messages"]
         try:
             _, body = await _read(request)
-            tokens = await self._gateway.count_tokens(dialect.request({"max_tokens": 1, **body}))
+            tokens = await self._gateway.count_tokens(call_of(dialect, {"max_tokens": 1, **body}))
         except Refused as refusal:
             return JSONResponse(dialect.error(refusal), refusal.status)
         return JSONResponse({"input_tokens": tokens})
@@ -87,9 +87,9 @@ class _Api:
     async def _call(self, request: Request, dialect: Dialect, call_prefix: str) -> Response:
         try:
             raw, body = await _read(request)
-            call = replace(dialect.request(body), source=(request.url.path, body))
+            call = replace(call_of(dialect, body), source=(request.url.path, body))
         except Refused as refusal:
-            self._gateway.counts.refused += 1
+            self._gateway.note(refusal)
             return JSONResponse(dialect.error(refusal), refusal.status)
         task = asyncio.create_task(
             self._gateway.answer(

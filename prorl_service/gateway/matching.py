@@ -12,6 +12,7 @@ engine gets is what the ledger records, whatever is decided here.
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -140,7 +141,7 @@ class Conversations:
             is_known = turn is not None and turn.call_ids == call_ids
             if turn is not None and is_known and not (self.is_strict and _is_restated(one, turn)):
                 return _turn_key(turn.number) + ending
-            calls = [call.model_dump(mode="json") for call in message.tool_calls]
+            calls = json.dumps([call.model_dump(mode="json") for call in message.tool_calls])
             return orjson.dumps(["said", message.content.strip(), calls]) + ending
         call_id = message.tool_call_id
         answered = self._by_call.get(call_id) if call_id is not None else None
@@ -170,8 +171,8 @@ def _same(said: JsonValue, handed_out: str) -> bool:
     if isinstance(said, str):
         return said == handed_out
     try:
-        return bool(orjson.loads(handed_out) == said)
-    except orjson.JSONDecodeError:
+        return bool(json.loads(handed_out) == said)
+    except ValueError:
         return False
 
 
@@ -180,7 +181,7 @@ def _turn_key(number: int) -> bytes:
 
 
 def _text_key(text: str) -> bytes:
-    return orjson.dumps(["said", text.strip(), []])
+    return orjson.dumps(["said", text.strip(), "[]"])
 
 
 def _head(tools: Sequence[ToolSchema]) -> Digest:

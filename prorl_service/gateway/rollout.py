@@ -7,9 +7,11 @@ is rendered as a whole, and opens a segment. Nothing here knows HTTP.
 
 import asyncio
 import json
+import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +40,9 @@ from prorl_service.schemas.numbers import MAX_SCORE
 from prorl_service.tokens.chat import LONG_CHARS, ChatFormat
 from prorl_service.tokens.formats import BrokenCall, Reply, ToolCall, ToolSchema
 from prorl_service.tokens.ledger import Ledger
+from prorl_service.utils.tasks import Changes
+
+log = logging.getLogger(__name__)
 
 KEPT_REPLIES = 64
 """Newest replies that a repeated request gets again."""
@@ -79,12 +84,16 @@ class Counts:
     """Numbers for reports and metrics."""
 
     calls: int = 0
+    """Calls that were answered."""
     repeated: int = 0
     """Requests that got the reply to the same request before."""
     restated: int = 0
     """Turns that came back otherwise than they were handed out."""
     broken_calls: int = 0
     refused: int = 0
+    """Requests that the gateway did not answer because of what they ask."""
+    errors: int = 0
+    """Requests that the gateway or the engines failed to answer."""
     too_long: int = 0
     """Requests whose prompt left no room to sample."""
     without_effect: set[str] = field(default_factory=set)
@@ -130,6 +139,12 @@ class RolloutGateway:
         """Calls by the ids that clients know."""
         self._calls: dict[bytes, asyncio.Task[CallReply]] = {}
         self._waiting: dict[bytes, int] = {}
+        self._number = 0
+        self._held = dict[int, int]()
+        """Most tokens that each call in flight may sample, by a number of its own."""
+        self._changes = Changes()
+        self.refusal: Refused | None = None
+        """What the newest request was refused for; None if it was answered."""
 
     @property
     def max_model_len(self) -> int:
@@ -159,12 +174,33 @@ class RolloutGateway:
             self.counts.repeated += 1
         self._waiting[key] = self._waiting.get(key, 0) + 1
         try:
-            return await asyncio.shield(task)
+            reply = await asyncio.shield(task)
+            self.refusal = None
+            return reply
+        except Refused as refusal:
+            self.note(refusal)
+            raise
+        except Exception as error:
+            log.exception("the gateway failed at a request")
+            failure = Refused(f"the gateway failed: {error}", status=500, kind="api_error")
+            self.note(failure)
+            raise failure from error
         finally:
             self._waiting[key] -= 1
             if not self._waiting[key]:
                 del self._waiting[key]
                 task.cancel()  # does nothing to one that is done
+
+    def note(self, refusal: Refused) -> None:
+        """Counts a request that is not answered, also one that could not even be read. A rollout
+        that has spent what it has refuses nothing."""
+        if isinstance(refusal, Spent | ContextTooLong):
+            return
+        self.refusal = refusal
+        if refusal.status >= 500:
+            self.counts.errors += 1
+        else:
+            self.counts.refused += 1
 
     async def count_tokens(self, request: CallRequest) -> int:
         """Returns the length of the prompt that this request would have. Raises `Refused`."""
@@ -178,7 +214,30 @@ class RolloutGateway:
     # --- one call -------------------------------------------------------------------------------
 
     async def _sample(self, request: CallRequest, call_prefix: str, is_subagent: bool) -> CallReply:
+        async with self._held_turn() as held:
+            return await self._sampled(request, call_prefix, is_subagent, held)
+
+    @asynccontextmanager
+    async def _held_turn(self) -> AsyncIterator[int]:
+        """Holds one of the rollout's turns for a call until it is answered or given up, and yields
+        the number under which it holds tokens. Waits for calls in flight that hold the last ones.
+        Raises `Spent`."""
+        most = self._rollout.limits.max_turns
+        while self._held and self.counts.calls + len(self._held) >= most:
+            await self._changes.wait()
         self._check_open()
+        self._number += 1
+        held = self._number
+        self._held[held] = 0
+        try:
+            yield held
+        finally:
+            del self._held[held]
+            self._changes.notify()
+
+    async def _sampled(
+        self, request: CallRequest, call_prefix: str, is_subagent: bool, held: int
+    ) -> CallReply:
         place = self._conversations.place(request)
         self.counts.restated += len(place.restated)
         self.counts.without_effect.update(request.without_effect)
@@ -187,10 +246,10 @@ class RolloutGateway:
         prompt = await self._prompt(place, request)
         await self._rollout.turn_ended(None)
         turn = self._rollout.earlier(place.turn, prompt)
-        room = 0 if turn is not None else self._room(len(prompt), request.max_tokens)
-        self.counts.calls += 1
         if turn is None:
-            turn = await self._turn(prompt, room)
+            self._held[held] = await self._room(len(prompt), request.max_tokens)
+            turn = await self._turn(prompt, self._held[held])
+        self.counts.calls += 1
         reply = self._reply(turn, request, call_prefix, len(prompt))
         self._conversations.add(place, len(self._rollout.turns) - 1, reply)
         if self._recorder is not None and request.source is not None:
@@ -233,6 +292,8 @@ class RolloutGateway:
             "repeated": self.counts.repeated,
             "broken_calls": self.counts.broken_calls,
             "answer_unsure": not answered.is_sure,
+            "refused": self.counts.refused,
+            "errors": self.counts.errors,
         }
         for name in ("subagent", "auxiliary"):
             figures[f"{name}_tokens"] = sum(
@@ -279,23 +340,29 @@ class RolloutGateway:
             own["tool_call_id"] = call.id if isinstance(call, ToolCall) else None
         return message.model_copy(update=own)
 
-    def _room(self, prompt_tokens: int, wanted: int | None) -> int:
-        """Returns most tokens to sample. Raises `ContextTooLong`, which makes clients compact their
-        history, and `Spent`."""
+    async def _room(self, prompt_tokens: int, wanted: int | None) -> int:
+        """Returns most tokens to sample, once calls in flight leave some. Raises `ContextTooLong`,
+        which makes clients compact their history, and `Spent`."""
         limits, sampling = self._rollout.limits, self._rollout.sampling
         room = self.max_model_len - prompt_tokens
         if room <= 0:
             self.counts.too_long += 1
             raise ContextTooLong(prompt_tokens, self.max_model_len)
         if limits.max_response_tokens is not None:
-            sampled = sum(turn.stop - turn.start for turn in self._rollout.turns)
-            if sampled >= limits.max_response_tokens:
+            while (left := limits.max_response_tokens - self._sampled_tokens()) > 0:
+                if (free := left - sum(self._held.values())) > 0:
+                    break
+                await self._changes.wait()
+            else:
                 if not self.finish.done():
                     self.finish.set_result(FinishReason.LENGTH)
                 raise Spent(FinishReason.LENGTH)
-            room = min(room, limits.max_response_tokens - sampled)
+            room = min(room, free)
         most = (room, sampling.max_tokens_per_turn, wanted)
         return min(one for one in most if one is not None)
+
+    def _sampled_tokens(self) -> int:
+        return sum(turn.stop - turn.start for turn in self._rollout.turns)
 
     async def _turn(self, prompt: Sequence[int], room: int) -> Turn:
         try:

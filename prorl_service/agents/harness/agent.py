@@ -109,8 +109,8 @@ class HarnessAgent(AgentHandler):
     # --- in place of the loop -------------------------------------------------------------------
 
     async def _turns(self, rollout: RolloutContext, tools: Toolset) -> FinishReason:
-        """Raises `BackendError`, `SandboxError`, `AgentError` for a program that never asked the
-        policy, and `TaskError` for one whose first request is too long."""
+        """Raises `BackendError`, `SandboxError`, `AgentError` for a program that fails or never
+        asked the policy, and `TaskError` for one whose first request is too long."""
         strict = self.data.history == "harness"
         gateway = RolloutGateway(rollout, strict=strict, recorder=self.recorder)
         self._gateway = gateway
@@ -177,6 +177,13 @@ class HarnessAgent(AgentHandler):
                 f"{self._program.name} ended with code {ended.exit_code} and never asked the"
                 f" policy: {ended.output[-TAIL_CHARS:].strip() or 'it printed nothing'}"
             )
-        if ended.exit_code != 0 and gateway.counts.too_long:
+        if ended.exit_code == 0:
+            return FinishReason.FINISHED
+        if gateway.counts.too_long:
             return FinishReason.LENGTH
-        return FinishReason.FINISHED
+        refusal = gateway.refusal
+        cause = "" if refusal is None else f" after the gateway refused a request ({refusal})"
+        raise AgentError(
+            f"{self._program.name} ended with code {ended.exit_code}{cause}:"
+            f" {ended.output[-TAIL_CHARS:].strip() or 'it printed nothing'}"
+        )

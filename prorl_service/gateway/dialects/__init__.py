@@ -39,4 +39,13 @@ DIALECTS: Mapping[str, Dialect] = {
 CALL_PREFIXES = {"/chat/completions": "call_", "/responses": "call_", "/messages": "toolu_"}
 """Beginnings of the ids of calls, as clients expect them, by the same."""
 
-__all__ = ["CALL_PREFIXES", "DIALECTS", "Body", "Dialect"]
+
+def call_of(dialect: Dialect, body: Body) -> CallRequest:
+    """Reads a request, whatever is in it. Raises `Refused`."""
+    try:
+        return dialect.request(body)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise Refused(f"the request has a field of another type than expected: {error}") from error
+
+
+__all__ = ["CALL_PREFIXES", "DIALECTS", "Body", "Dialect", "call_of"]

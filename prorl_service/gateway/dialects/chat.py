@@ -22,7 +22,7 @@ from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolSchema
 
 USED = ("messages", "tools", "max_tokens", "max_completion_tokens", "stream", "stream_options")
-USED_TOO = ("stop", "model", "n", "tool_choice", "response_format", "functions", "logprobs")
+USED_TOO = ("stop", "model", "n", "functions")
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = comment("keep-alive")
 
@@ -31,13 +31,10 @@ def request(body: Body) -> CallRequest:
     """Raises `Refused`."""
     if body.get("n") not in (None, 1):
         raise Refused("n: one reply a call; ask again for another")
-    if body.get("tool_choice") not in (None, "auto"):
-        raise Refused("tool_choice: the policy chooses (auto)")
-    if (body.get("response_format") or {"type": "text"}).get("type") != "text":
-        raise Refused("response_format: the policy is sampled freely (text)")
     if body.get("functions"):
         raise Refused("functions: use tools")
-    tools, left_out = _tools(body.get("tools") or [])
+    body, omitted = fields.readable(body)
+    tools, left_out = _tools(fields.offered(body))
     return CallRequest(
         conversation=[
             _said(one, n) for n, one in enumerate(fields.items(body.get("messages"), "messages"))
@@ -47,7 +44,7 @@ def request(body: Body) -> CallRequest:
         is_streamed=bool(body.get("stream")),
         stop=fields.stop_of(body.get("stop"), "stop"),
         without_effect=fields.without_effect(body, (*USED, *USED_TOO)),
-        left_out=left_out,
+        left_out=(*left_out, *omitted),
     )
 
 
@@ -121,7 +118,8 @@ def events(answer: CallReply, body: Body) -> Iterator[bytes]:
     for index, call in enumerate(answer.calls):
         yield chunk({"tool_calls": [{"index": index, **_call(call)}]})
     yield chunk({}, _ending(answer))
-    if (body.get("stream_options") or {}).get("include_usage"):
+    options = body.get("stream_options")
+    if isinstance(options, dict) and options.get("include_usage"):
         yield data({**head, "choices": [], "usage": _usage(answer)})
     yield DONE
 

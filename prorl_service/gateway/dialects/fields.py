@@ -11,6 +11,53 @@ from prorl_service.schemas.groups import FunctionCall, MessageCall
 Body = Mapping[str, Any]
 
 TEXT_PARTS = frozenset({"text", "input_text", "output_text", "summary_text", "reasoning_text"})
+READ_PARTS = TEXT_PARTS | {"refusal", "thinking", "redacted_thinking", "tool_use", "tool_result"}
+USUAL: Mapping[str, Sequence[Any]] = {
+    "tool_choice": (None, "auto", "none", {"type": "auto"}, {"type": "none"}),
+    "response_format": (None, {"type": "text"}),
+    "text": (None, {"format": {"type": "text"}}),
+    "logprobs": (None, False),
+}
+"""Values that fields have without asking for anything that the gateway does not do."""
+PARTS = ("content", "output")
+"""Fields of messages, items and parts that may hold lists of parts."""
+
+
+def readable(body: Body) -> tuple[dict[str, Any], list[str]]:
+    """Returns a request that a policy of text can read, and the types of the parts that it cannot:
+    each is replaced by a line that names it, as text models elsewhere get it. Lone surrogates,
+    which are no text, are replaced, too."""
+    left_out = list[str]()
+    return {name: _readable(value, name, left_out) for name, value in body.items()}, left_out
+
+
+def _readable(value: Any, name: str, left_out: list[str]) -> Any:
+    match value:
+        case str():
+            return encodable(value)
+        case list():
+            read = [_readable(one, "", left_out) for one in value]
+            return [_part_of(one, left_out) for one in read] if name in PARTS else read
+        case dict():
+            return {key: _readable(one, key, left_out) for key, one in value.items()}
+    return value
+
+
+def _part_of(part: Any, left_out: list[str]) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str) or kind in READ_PARTS:
+        return part
+    left_out.append(kind)
+    return {"type": "text", "text": f"[{kind}: left out, the model reads text only]"}
+
+
+def encodable(text: str) -> str:
+    """Returns the text with its lone surrogates replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def text_of(content: Any, where: str) -> str:
@@ -44,7 +91,7 @@ def arguments_of(raw: Any) -> tuple[dict[str, Any], str]:
         return raw, ""
     text = raw if isinstance(raw, str) else json.dumps(raw)
     try:
-        value = json.loads(text) if text.strip() else {}
+        value = _readable(json.loads(text), "", []) if text.strip() else {}
     except (ValueError, RecursionError):
         return {}, text
     return (value, "") if isinstance(value, dict) else ({}, text)
@@ -97,9 +144,17 @@ def stop_of(value: Any, where: str) -> tuple[str, ...]:
     raise Refused(f"{where}: expected text, or a list of texts")
 
 
+def offered(body: Body) -> Any:
+    """Returns the tools; none where the request wants a reply without calls."""
+    choice = body.get("tool_choice")
+    wants_none = choice == "none" or (isinstance(choice, dict) and choice.get("type") == "none")
+    return [] if wants_none else body.get("tools") or []
+
+
 def without_effect(body: Body, used: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names of all other fields that were given."""
-    return tuple(sorted(name for name in body.keys() - set(used) if body[name] is not None))
+    """Returns the names of all other fields that ask for something."""
+    others = body.keys() - set(used)
+    return tuple(sorted(name for name in others if body[name] not in USUAL.get(name, (None,))))
 
 
 def schema(name: str, description: Any, parameters: Any) -> dict[str, Any]:

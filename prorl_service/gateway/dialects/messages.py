@@ -16,7 +16,6 @@ from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolSchema
 
 USED = ("messages", "system", "tools", "max_tokens", "stream", "stop_sequences", "model")
-USED_TOO = ("tool_choice",)
 BILLING = "x-anthropic-billing-header"
 """Beginning of a block that Claude Code puts before its system prompt, for accounts only."""
 OVERLOADED = "overloaded_error"
@@ -25,9 +24,8 @@ KEEP_ALIVE = data({"type": "ping"}, "ping")
 
 def request(body: Body) -> CallRequest:
     """Raises `Refused`."""
-    if (body.get("tool_choice") or {"type": "auto"}).get("type") != "auto":
-        raise Refused("tool_choice: the policy chooses (auto)")
-    tools, left_out = _tools(body.get("tools") or [])
+    body, omitted = fields.readable(body)
+    tools, left_out = _tools(fields.offered(body))
     conversation = [_system(body["system"])] if body.get("system") else []
     for number, one in enumerate(fields.items(body.get("messages"), "messages")):
         conversation += _said(one, f"messages.{number}")
@@ -37,8 +35,8 @@ def request(body: Body) -> CallRequest:
         max_tokens=fields.limit(body, "max_tokens"),
         is_streamed=bool(body.get("stream")),
         stop=fields.stop_of(body.get("stop_sequences"), "stop_sequences"),
-        without_effect=fields.without_effect(body, (*USED, *USED_TOO)),
-        left_out=left_out,
+        without_effect=fields.without_effect(body, USED),
+        left_out=(*left_out, *omitted),
     )
 
 

@@ -22,8 +22,9 @@ from prorl_service.gateway.sse import data
 from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolSchema
 
-USED = ("input", "instructions", "tools", "max_output_tokens", "stream", "model", "tool_choice")
-USED_TOO = ("text", "previous_response_id")
+WHOLE = ("previous_response_id", "conversation", "prompt")
+"""Fields that name a conversation which a server holds."""
+USED = ("input", "instructions", "tools", "max_output_tokens", "stream", "model", *WHOLE)
 BETWEEN = "__"
 """What stands between the name of a namespace and that of a tool in it, for the policy."""
 COUNTED = {"type": "response.in_progress", "sequence_number": 0}
@@ -36,20 +37,18 @@ KEEP_ALIVE = data(
 
 def request(body: Body) -> CallRequest:
     """Raises `Refused`."""
-    if body.get("tool_choice") not in (None, "auto"):
-        raise Refused("tool_choice: the policy chooses (auto)")
-    if ((body.get("text") or {}).get("format") or {"type": "text"}).get("type") != "text":
-        raise Refused("text.format: the policy is sampled freely (text)")
-    if body.get("previous_response_id"):
-        raise Refused("previous_response_id: send the whole conversation")
-    tools, left_out = _tools(body.get("tools") or [])
+    for name in WHOLE:
+        if body.get(name):
+            raise Refused(f"{name}: send the whole conversation")
+    body, omitted = fields.readable(body)
+    tools, left_out = _tools(fields.offered(body))
     return CallRequest(
         conversation=list(_conversation(body)),
         tools=tools,
         max_tokens=fields.limit(body, "max_output_tokens"),
         is_streamed=bool(body.get("stream")),
-        without_effect=fields.without_effect(body, (*USED, *USED_TOO)),
-        left_out=left_out,
+        without_effect=fields.without_effect(body, USED),
+        left_out=(*left_out, *omitted),
     )
 
 

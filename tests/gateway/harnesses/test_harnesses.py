@@ -13,7 +13,7 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.gateway.harnesses import store
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Blame, FinishReason, Limits, RolloutState
-from prorl_service.testing import Played, play
+from prorl_service.testing import Played, call, play
 from prorl_service.testing.scripted_engine import CONTEXT_TOKENS
 from tests.gateway.harnesses.scripts import (
     ANSWER,
@@ -161,3 +161,49 @@ async def test_a_program_of_ones_own(sdk: str, isolating: SandboxProvider) -> No
     assert [len(turn.tool_calls) for turn in run.turns] == [1, 1, 0]
     assert "hello" in run.outputs[1]
     assert_exact(run)
+
+
+async def test_an_agent_that_hands_over_is_graded_by_what_it_printed(
+    isolating: SandboxProvider,
+) -> None:
+    """Tools and system prompt change at the hand-over, the system prompt at every call."""
+    task = with_program(math_task(isolating), (PROGRAMS / "openai_agents_handoff.py").read_text())
+    replies = [call("transfer_to_solver"), BASH.call("echo hello"), f"It is {ANSWER}."]
+    run = await play(AgentRegistry()["harness"], task, replies, sandboxes=isolating)
+    assert run.rollout.state is RolloutState.DONE, run.rollout.error
+    assert ANSWER in str(report(run)["output"])
+    assert run.reward == 1.0, report(run)
+    assert figure(run, "answer_unsure") == 0
+    assert_exact(run)
+
+
+async def test_a_program_that_fails_is_an_error_of_the_agent(isolating: SandboxProvider) -> None:
+    program = (
+        "import openai\n"
+        "create = openai.OpenAI(max_retries=0).chat.completions.create\n"
+        "create(model='policy', messages=[{'role': 'user', 'content': 'Go.'}])\n"
+        "raise MemoryError('no room')\n"
+    )
+    task = with_program(math_task(isolating), program)
+    run = await play(AgentRegistry()["harness"], task, ["Wrong."], sandboxes=isolating)
+    assert run.rollout.error is not None
+    assert run.rollout.error.blame is Blame.AGENT
+    assert "ended with code 1: " in run.rollout.error.message
+    assert "MemoryError: no room" in run.rollout.error.message
+
+
+async def test_a_program_that_ends_because_of_a_refusal_says_which(
+    isolating: SandboxProvider,
+) -> None:
+    program = (
+        "import openai\n"
+        "create = openai.OpenAI(max_retries=0).chat.completions.create\n"
+        "asked = {'model': 'policy', 'messages': [{'role': 'user', 'content': 'Go.'}]}\n"
+        "create(**asked)\n"
+        "create(**asked, n=2)\n"
+    )
+    task = with_program(math_task(isolating), program)
+    run = await play(AgentRegistry()["harness"], task, ["Wrong."], sandboxes=isolating)
+    assert run.rollout.error is not None
+    said = "after the gateway refused a request (n: one reply a call; ask again for another)"
+    assert said in run.rollout.error.message

@@ -22,7 +22,7 @@ JSON = st.recursive(
     max_leaves=5,
 )
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aa"}}
-SHOWN = {
+SHOWN: dict[str, dict[str, Any]] = {
     "/chat/completions": {
         "model": "policy",
         "messages": [

@@ -108,7 +108,9 @@ echo $(($? == 0)) > /logs/verifier/reward.txt
     image = f'docker_image = "{debian_image()}"\n'
     named.write_text(named.read_text().replace(image, ""))
     output = tmp_path / "tasks.jsonl"
-    done = prorl("prepare", path, "-o", output, "--image-base", BASE)
+    port = server.rpartition(":")[2]
+    options = ("--image-base", BASE, "--task-network-port", port)
+    done = prorl("prepare", path, "-o", output, *options)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "task: kept " in done.stderr
     assert "hosts: 127.0.0.1 (1)" in done.stderr

@@ -63,10 +63,12 @@ def read_range(text: str) -> Range:
 
 
 def forms(address: Address) -> Iterator[Address]:
-    """Yields the addresses that may be reached by this one: itself, and those of IPv4 in it."""
+    """Yields the addresses that may be reached by this one: itself, and what it stands for."""
     address = _plain(address)
     yield address
-    if isinstance(address, ipaddress.IPv6Address):
+    if address.is_unspecified:  # connected to, it is the loopback
+        yield ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
+    elif isinstance(address, ipaddress.IPv6Address) and not address.is_loopback:
         if any(address in one for one in _ENDS_IN_IPV4):
             yield ipaddress.IPv4Address(_last_bits(address))
         if address.sixtofour is not None:

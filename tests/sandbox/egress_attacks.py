@@ -56,6 +56,7 @@ _POST = "POST http://{good}/ HTTP/1.1\r\nHost: {good}\r\n"
 
 SMUGGLED = {
     "another Host": Smuggled(f"{_FIRST}Host: evil.example\r\n\r\n"),
+    "no Host": Smuggled(f"{_FIRST}X: a\r\n\r\n"),
     "two Hosts": Smuggled(f"{_FIRST}Host: {{good}}\r\nHost: evil.example\r\n\r\n"),
     "Host in capitals": Smuggled(f"{_FIRST}HOST: evil.example\r\n\r\n"),
     "space before the colon": Smuggled(f"{_FIRST}Host : evil.example\r\n\r\n", False),

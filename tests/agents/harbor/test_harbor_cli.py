@@ -127,6 +127,10 @@ echo $(($? == 0)) > /logs/verifier/reward.txt
         ('env = {A = "${SECRET}"}\n', "environment.env.A needs $SECRET of the host"),
         ("[environment.tpu]\n", "environment.tpu: sandboxes have no TPU"),
         ("[[artifacts]]\nsource = 'a'\nservice = 'db'\n", "artifacts.service = 'db'"),
+        (
+            "network_mode = 'allowlist'\nallowed_hosts = ['good.example:443']\n",
+            "environment.allowed_hosts.0: 'good.example:443': not a URL, a port or a path",
+        ),
         ("not toml", "task.toml"),
     ],
 )

@@ -137,7 +137,7 @@ async def test_connections_of_a_sandbox_are_bounded_and_further_ones_wait() -> N
         async with proxy(egress_to(server.port, limits=Limits(connections=3))) as port:
             await asyncio.gather(*(used(port, f"127.0.0.1:{server.port}") for _ in range(30)))
         await server.all_ended(30)
-    assert server.most <= 4  # one that has ended here may not yet have ended there
+    assert server.most <= 6  # each that was replaced may not yet have ended there
 
 
 @pytest.mark.parametrize("behaviour", [silent, flooding], ids=["silent", "nobody reads"])

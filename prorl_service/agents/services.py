@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from prorl_service.errors import InvalidRequest
 from prorl_service.gateway.doors import Doors
 from prorl_service.rewards.judge.judge import Judge
+from prorl_service.sandbox.egress.policy import Rules
 from prorl_service.tools.base import Tool
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
@@ -41,8 +42,8 @@ class Requirements:
 class OperatorServices:
     mcp: McpServers = field(default_factory=McpServers)
     judge: Judge | None = None
-    has_network: bool = False
-    """True if tasks get the network that they ask for."""
+    network: Rules | None = None
+    """Rules for the network that tasks ask for; None: they get none."""
     doors: Doors = field(default_factory=Doors)
     """Gateways of rollouts whose programs run elsewhere."""
     openenv: OpenEnvServers = field(default_factory=OpenEnvServers)

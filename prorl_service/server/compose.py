@@ -88,6 +88,7 @@ async def rollout_service(
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
         environments = settings.openenv.servers()
+        network = settings.sandboxes.network()
         gyms = settings.nemo_gym.servers()
         agents = agents or AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
@@ -113,7 +114,7 @@ async def rollout_service(
             judge,
             nemo_gym=gyms,
             openenv=environments,
-            has_network=settings.sandboxes.task_network,
+            network=network,
         )
         pipeline = Pipeline(
             journal,

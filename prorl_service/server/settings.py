@@ -22,6 +22,8 @@ from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind
+from prorl_service.sandbox.egress.addresses import read_range
+from prorl_service.sandbox.egress.policy import WEB_PORTS, Rules
 from prorl_service.schemas import BackendSpec
 from prorl_service.server.auth import take_token
 from prorl_service.shelf.policy import ShelfOptions
@@ -152,8 +154,21 @@ class SandboxOptions:
     """Give commands of Dockerfiles no network; they have the host's otherwise."""
     task_network: bool = False
     """Give sandboxes the network that their task asks for, by a proxy; they have none otherwise."""
+    task_network_deny: Annotated[tuple[str, ...], Parameter(metavar="RANGE")] = ()
+    """Addresses that no task reaches, whatever it names, such as 192.0.2.0/24. Repeatable."""
+    task_network_port: Annotated[tuple[PositiveInt, ...], Parameter(metavar="PORT")] = ()
+    """Port that tasks may reach in addition to 80 and 443. Repeatable."""
     warm_sandboxes: NonNegativeInt = 8
     """Sandboxes started ahead of their rollouts; 0: none."""
+
+    def network(self) -> Rules | None:
+        """Returns the rules for tasks with a network; None if there are none. Raises
+        `ProRLError`."""
+        try:
+            denied = tuple(map(read_range, self.task_network_deny))
+        except ValueError as error:
+            raise ProRLError(f"--task-network-deny: {error}") from None
+        return Rules(denied, WEB_PORTS.union(self.task_network_port)) if self.task_network else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,25 +1,32 @@
 """The proxy of sandboxes: what passes, what does not, and what is counted."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 import httpx
 import pytest
 from aiohttp import web
+from pydantic import ValidationError
 
+from prorl_service.agents.harbor import data
+from prorl_service.agents.harbor.directory import config
+from prorl_service.errors import ProRLError, TaskError
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.egress import Egress, Policy, variables
+from prorl_service.sandbox.egress.policy import Policy, Rules, checked_entry
+from prorl_service.sandbox.egress.proxy import Egress, variables
+from prorl_service.server.settings import SandboxOptions
+from tests.sandbox.egress_servers import egress_to, listener
 from tests.sandbox.sandboxes import output, started
 
 pytestmark = pytest.mark.processes
 
 
 @asynccontextmanager
-async def server() -> AsyncIterator[str]:
-    """Runs a server on the loopback that says what it was asked."""
+async def server() -> AsyncIterator[int]:
+    """Runs a server on the loopback that says what it was asked. Yields its port."""
 
     async def answer(request: web.Request) -> web.Response:
         body = await request.text()
@@ -32,15 +39,9 @@ async def server() -> AsyncIterator[str]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
-
-
-def listening() -> socket.socket:
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setblocking(False)
-    return listener
 
 
 @pytest.mark.parametrize(
@@ -69,27 +70,33 @@ def test_addresses_that_are_not_public_must_be_named(address: str) -> None:
 
 
 async def test_plain_http_passes_and_is_counted() -> None:
-    egress = Egress(Policy("allowlist", ["127.0.0.1"]))
-    async with (
-        server() as host,
-        egress.served(listening()) as found,
-        httpx.AsyncClient(proxy=found["http_proxy"], trust_env=False) as client,
-    ):
-        answer = await client.post(f"http://{host}/a/b?c=d", content="body")
-        assert answer.text == "POST /a/b?c=d body"
-        refused = await client.get("http://localhost:1/")
+    async with server() as port:
+        egress = egress_to(port)
+        async with (
+            egress.served(listener()) as found,
+            httpx.AsyncClient(proxy=found["http_proxy"], trust_env=False) as client,
+        ):
+            answer = await client.post(f"http://127.0.0.1:{port}/a/b?c=d", content="body")
+            assert answer.text == "POST /a/b?c=d body"
+            answer = await client.put(f"http://127.0.0.1:{port}/", content=_parts())
+            assert answer.text == "PUT / in parts"
+            refused = await client.get("http://localhost:1/")
     assert refused.status_code == 403
     assert "localhost: the task may not reach it" in refused.text
-    assert egress.allowed == {"127.0.0.1": 1}
+    assert egress.allowed == {"127.0.0.1": 2}
     assert egress.refused == {"localhost": 1}
 
 
+async def _parts() -> AsyncIterator[bytes]:
+    for part in (b"in ", b"parts"):
+        yield part
+
+
 async def test_a_tunnel_carries_bytes_both_ways() -> None:
-    egress = Egress(Policy("allowlist", ["127.0.0.1"]))
-    listener = listening()
-    port = listener.getsockname()[1]
-    async with server() as host, egress.served(listener):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with server() as port, egress_to(port).served(listener()) as found:
+        host = f"127.0.0.1:{port}"
+        proxy = int(found["http_proxy"].rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy)
         writer.write(f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         assert b"200" in await reader.readuntil(b"\r\n\r\n")
         writer.write(f"GET /x HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
@@ -100,46 +107,95 @@ async def test_a_tunnel_carries_bytes_both_ways() -> None:
 async def test_a_name_of_a_private_address_is_refused() -> None:
     egress = Egress(Policy("public"))
     async with (
-        egress.served(listening()) as found,
+        egress.served(listener()) as found,
         httpx.AsyncClient(proxy=found["http_proxy"], trust_env=False) as client,
     ):
-        answer = await client.get("http://localhost:9/")
+        answer = await client.get("http://localhost/")
     assert answer.status_code == 403
     assert "not public" in answer.text
 
 
-@pytest.mark.parametrize(
-    "text", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET ftp://a/ HTTP/1.1\r\n\r\n"]
-)
-async def test_what_is_no_proxy_request_is_refused(text: bytes) -> None:
-    listener = listening()
-    port = listener.getsockname()[1]
-    async with Egress(Policy("public")).served(listener):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(text)
-        assert (await reader.read()).startswith(b"HTTP/1.1 400")
-        writer.close()
-
-
 async def test_programs_in_a_sandbox_use_it(isolating: SandboxProvider) -> None:
-    egress = Egress(Policy("allowlist", ["127.0.0.1"]))
-    async with (
-        server() as host,
-        started(isolating) as sandbox,
-        egress.served(await sandbox.listen(0)) as found,
-    ):
-        proxy = found["http_proxy"]
-        program = (
-            "import urllib.request as r;"
-            f" h = r.ProxyHandler({{'http': '{proxy}'}});"
-            f" q = r.Request('http://{host}/in');"
-            f" q.set_proxy('{proxy.removeprefix('http://')}', 'http');"
-            " print(r.build_opener(h).open(q).read().decode())"
-        )
-        assert await output(sandbox, f'python3 -c "{program}"') == "GET /in "
+    async with server() as port, started(isolating) as sandbox:
+        egress = egress_to(port)
+        async with egress.served(await sandbox.listen(0)) as found:
+            proxy = found["http_proxy"]
+            program = (
+                "import urllib.request as r;"
+                f" h = r.ProxyHandler({{'http': '{proxy}'}});"
+                f" q = r.Request('http://127.0.0.1:{port}/in');"
+                f" q.set_proxy('{proxy.removeprefix('http://')}', 'http');"
+                " print(r.build_opener(h).open(q).read().decode())"
+            )
+            assert await output(sandbox, f'python3 -c "{program}"') == "GET /in "
     assert egress.allowed == {"127.0.0.1": 1}
 
 
 def test_variables_name_the_proxy_in_both_cases() -> None:
     found = variables("http://127.0.0.1:1")
     assert found["https_proxy"] == found["HTTPS_PROXY"] == "http://127.0.0.1:1"
+
+
+ENTRIES = {
+    "GOOD.example": "good.example",
+    " good.example. ": "good.example",
+    "*.Good.example": "*.good.example",
+    "192.0.2.1": "192.0.2.1",
+    "192.0.2.0/24": "192.0.2.0/24",
+    "2001:DB8:0::1": "2001:db8::1",
+    "2001:db8::/32": "2001:db8::/32",
+}
+BAD_ENTRIES = (
+    *("", ".", "*", "*.", "*good.example", "good.*", "*.192.0.2.1", "a..example", "-a.example"),
+    *("https://good.example", "good.example/path", "good.example:443", "192.0.2.1:80"),
+    *(
+        "[2001:db8::1]",
+        "127.0.0.5/8",
+        "10.0.0.0/33",
+        "a b",
+        "a" * 64,
+        "b\u00fccher.example",
+        "g?od",
+    ),
+)
+
+
+@pytest.mark.parametrize(("text", "entry"), ENTRIES.items())
+def test_hosts_of_tasks_are_normalised(text: str, entry: str) -> None:
+    assert checked_entry(text) == entry
+    assert data.Network(mode="allowlist", hosts=[text]).hosts == [entry]
+    table = {"network_mode": "allowlist", "allowed_hosts": [text]}
+    assert config.TaskToml.model_validate({"agent": table}).agent.allowed_hosts == [entry]
+
+
+@pytest.mark.parametrize("text", BAD_ENTRIES)
+def test_hosts_of_tasks_that_mean_nothing_are_errors(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="hosts"):
+        data.Network(mode="allowlist", hosts=[text])
+    file = tmp_path / "task.toml"
+    file.write_text(
+        f"[verifier]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['good.example', '{text}']\n"
+    )
+    with pytest.raises(TaskError, match=r"task\.toml: verifier\.allowed_hosts\.1: ") as caught:
+        config.read(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_hosts_without_a_list_are_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "task.toml"
+    file.write_text("[environment]\nnetwork_mode = 'public'\nallowed_hosts = ['good.example']\n")
+    with pytest.raises(TaskError, match="needs network_mode = 'allowlist'"):
+        config.read(file)
+
+
+def test_rules_of_the_operator() -> None:
+    assert SandboxOptions(task_network_deny=("10.0.0.0/8",)).network() is None
+    options = SandboxOptions(
+        task_network=True,
+        task_network_deny=("10.0.0.0/8", "::ffff:192.0.2.0/120"),
+        task_network_port=(8080,),
+    )
+    denied = (ip_network("10.0.0.0/8"), ip_network("192.0.2.0/24"))
+    assert options.network() == Rules(denied, frozenset({80, 443, 8080}))
+    with pytest.raises(ProRLError, match="--task-network-deny: 'nowhere'"):
+        SandboxOptions(task_network_deny=("nowhere",)).network()

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from prorl_service.sandbox.archives import REFERENCE
 from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.egress.policy import HostEntry
 
 Archive = Annotated[str, Field(pattern=REFERENCE)]
 Environment = dict[str, str]
@@ -35,7 +36,9 @@ class Network(_Data):
     """What a sandbox may reach, if the operator allows it: `prorl serve --task-network`."""
 
     mode: Literal["none", "allowlist", "public"] = "none"
-    hosts: list[str] = Field([], description="Host names, `*.` for subdomains, addresses, ranges.")
+    hosts: list[HostEntry] = Field(
+        [], description="Host names, `*.` for subdomains, addresses, ranges."
+    )
 
 
 class McpServer(_Data):

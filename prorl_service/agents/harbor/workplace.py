@@ -15,7 +15,8 @@ from prorl_service.agents.harbor.data import Healthcheck, Network, Place
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.base import Sandbox, ToolResult
-from prorl_service.sandbox.egress import Egress, Policy
+from prorl_service.sandbox.egress.policy import Policy
+from prorl_service.sandbox.egress.proxy import Egress
 from prorl_service.sandbox.images.image_config import ImageConfig
 
 LOGS = ("/logs/agent", "/logs/artifacts", "/logs/verifier")
@@ -48,10 +49,11 @@ class Workplace:
 
     async def connect(self, rollout: RolloutContext, network: Network) -> None:
         """Gives commands the network that the task asks for, if the operator allows that."""
-        if network.mode == "none" or not rollout.services.has_network:
+        rules = rollout.services.network
+        if network.mode == "none" or rules is None:
             return
         rollout.has_network = True
-        self.egress = Egress(Policy(network.mode, tuple(network.hosts)))
+        self.egress = Egress(Policy(network.mode, tuple(network.hosts), rules))
         listener = await self.sandbox.listen(0)
         served = self.egress.served(listener)
         self.variables = await rollout.resources.enter_async_context(served)

@@ -108,7 +108,9 @@ echo $(($? == 0)) > /logs/verifier/reward.txt
     image = f'docker_image = "{debian_image()}"\n'
     named.write_text(named.read_text().replace(image, ""))
     output = tmp_path / "tasks.jsonl"
-    done = prorl("prepare", path, "-o", output, "--image-base", BASE)
+    port = server.rpartition(":")[2]
+    options = ("--image-base", BASE, "--task-network-port", port)
+    done = prorl("prepare", path, "-o", output, *options)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "task: kept " in done.stderr
     assert "hosts: 127.0.0.1 (1)" in done.stderr
@@ -125,6 +127,10 @@ echo $(($? == 0)) > /logs/verifier/reward.txt
         ('env = {A = "${SECRET}"}\n', "environment.env.A needs $SECRET of the host"),
         ("[environment.tpu]\n", "environment.tpu: sandboxes have no TPU"),
         ("[[artifacts]]\nsource = 'a'\nservice = 'db'\n", "artifacts.service = 'db'"),
+        (
+            "network_mode = 'allowlist'\nallowed_hosts = ['good.example:443']\n",
+            "environment.allowed_hosts.0: 'good.example:443': not a URL, a port or a path",
+        ),
         ("not toml", "task.toml"),
     ],
 )

@@ -8,11 +8,12 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from prorl_service.errors import TaskError, problems_of
+from prorl_service.sandbox.egress.policy import HostEntry
 
 MAIN = "main"
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([GMK])", re.IGNORECASE)
@@ -25,7 +26,13 @@ class _Table(BaseModel):
 
 class _Phase(_Table):
     network_mode: Literal["public", "no-network", "allowlist"] | None = None
-    allowed_hosts: list[str] = []
+    allowed_hosts: list[HostEntry] = []
+
+    @model_validator(mode="after")
+    def _has_hosts_of_a_list(self) -> Self:
+        if self.allowed_hosts and self.network_mode != "allowlist":
+            raise ValueError("allowed_hosts needs network_mode = 'allowlist'")
+        return self
 
 
 class Healthcheck(_Table):

@@ -12,8 +12,8 @@ from prorl_service.client.harness import with_program
 from prorl_service.errors import InvalidRequest
 from prorl_service.gateway.harnesses import store
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.schemas import Blame, FinishReason, Limits, Message, RolloutState
-from prorl_service.testing import CutReply, Played, call, play
+from prorl_service.schemas import Blame, FinishReason, Limits, RolloutState
+from prorl_service.testing import Played, Reply, call, play
 from prorl_service.testing.scripted_engine import CONTEXT_TOKENS
 from tests.gateway.harnesses.scripts import (
     ANSWER,
@@ -168,7 +168,7 @@ async def test_an_agent_that_hands_over_is_graded_by_what_it_printed(
 ) -> None:
     """Tools and system prompt change at the hand-over, the system prompt at every call."""
     task = with_program(math_task(isolating), (PROGRAMS / "openai_agents_handoff.py").read_text())
-    replies: list[str | Message | CutReply] = [
+    replies: list[Reply] = [
         call("transfer_to_solver"),
         BASH.call("echo hello"),
         f"It is {ANSWER}.",

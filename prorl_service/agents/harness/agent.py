@@ -8,6 +8,7 @@ this one only takes the place of its loop.
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
@@ -28,6 +29,8 @@ from prorl_service.tools.base import Toolset
 GRACE_S = 2.0
 """Seconds for the program to end by itself when nothing more is sampled for it."""
 TAIL_CHARS = 2000
+KILLED = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+"""Exit codes of a program that was killed: the policy's commands did that, so it is graded."""
 
 
 class HarnessAgent(AgentHandler):
@@ -177,7 +180,7 @@ class HarnessAgent(AgentHandler):
                 f"{self._program.name} ended with code {ended.exit_code} and never asked the"
                 f" policy: {ended.output[-TAIL_CHARS:].strip() or 'it printed nothing'}"
             )
-        if ended.exit_code == 0:
+        if ended.exit_code in (0, *KILLED):
             return FinishReason.FINISHED
         if gateway.counts.too_long:
             return FinishReason.LENGTH

@@ -19,6 +19,7 @@ from prorl_service.agents.harbor.directory.preparation import PreparingAgent, pr
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.cli.harbor_runs import Candidate, evaluate, probe_all
+from prorl_service.cli.presets import known
 from prorl_service.cli.try_options import ModelOptions
 from prorl_service.client.harness import with_harness
 from prorl_service.client.pass_at_k import chance
@@ -80,7 +81,8 @@ def run(
     found = read_all(directories, env)
     tasks = [one.task() for one in found]
     if harness is not None:
-        tasks = [with_harness(task, harness) for task in tasks]
+        program = known(harness)
+        tasks = [with_harness(task, program) for task in tasks]
     settings = ServiceSettings(
         pool=PoolConfig(reply_format=model.reply_format), sandboxes=sandboxes
     )

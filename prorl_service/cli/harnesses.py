@@ -10,12 +10,14 @@ from cyclopts import App
 from rich.console import Console
 from rich.table import Table
 
+from prorl_service.cli.presets import known
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
 from prorl_service.gateway.harnesses import install as installer
 from prorl_service.gateway.harnesses import preset, store
 from prorl_service.gateway.harnesses.store import Installed
 from prorl_service.utils.visible import visible
 
+OWN = "of a preset of yours"
 SHOWN = 20
 """Changed files that `verify` names."""
 
@@ -26,11 +28,14 @@ harnesses = App(
 
 @harnesses.command(name="list")
 def list_() -> None:
-    """Show the presets, and which versions of them are installed."""
+    """Show the presets, and which versions of them are installed; then those of your own files."""
     table = Table("name", "version", "dialect", "installed", "size", "about", box=None)
     trees = store.installed()
     for name in preset.names():
         table.add_row(*_row(name, trees))
+    for one in trees:
+        if one.name not in preset.names():
+            table.add_row(one.name, one.version, "", "yes", f"{_size_mb(one) or 0} MB", OWN)
     console = Console()
     if not console.is_terminal:
         console = Console(width=1000)  # one line per preset, for whatever reads it
@@ -44,15 +49,14 @@ def install(*names: str) -> int:
     Parameters
     ----------
     names
-        Presets, each as NAME or NAME@VERSION.
+        Presets, each as NAME, NAME@VERSION, or the TOML file of one of your own.
     """
     if not names:
         raise InvalidRequest.of_field("names", f"name at least one of {', '.join(preset.names())}")
-    for name in names:
-        store.parse(name)
+    wanted = [known(name) for name in names]
     failed = False
     with _ended_by_sigterm():
-        for name in names:
+        for name in wanted:
             try:
                 installer.install(name, _say)
             except ProRLError as error:
@@ -68,7 +72,7 @@ def verify(name: str, /) -> int:
     Parameters
     ----------
     name
-        A preset, as NAME or NAME@VERSION.
+        A preset, as NAME, NAME@VERSION, or the TOML file of one of your own.
     """
     one = _found(name)
     changed = installer.verify(one)
@@ -91,7 +95,7 @@ def remove(name: str, /) -> None:
     Parameters
     ----------
     name
-        A preset, as NAME or NAME@VERSION.
+        A preset, as NAME, NAME@VERSION, or the TOML file of one of your own.
     """
     one = _found(name)
     installer.remove(one)
@@ -99,7 +103,7 @@ def remove(name: str, /) -> None:
 
 
 def _found(name: str) -> Installed:
-    return store.find(*store.parse(name), any_python=True)
+    return store.find(*store.parse(known(name)), any_python=True)
 
 
 def _row(name: str, trees: list[Installed]) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ import uvloop
 
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.cli.presets import known
 from prorl_service.client.harness import with_harness
 from prorl_service.errors import ProRLError
-from prorl_service.gateway.harnesses import preset
+from prorl_service.gateway.harnesses import preset, store
 from prorl_service.gateway.recording import Recorder
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Message, RolloutState, Task
@@ -35,7 +36,7 @@ def record(
     Parameters
     ----------
     harness
-        Name of a preset: see `prorl harnesses list`.
+        A preset, as NAME, NAME@VERSION, or the TOML file of one of your own.
     replies
         File with the model's replies, as for `prorl try`: texts separated by lines of '---'.
     output
@@ -45,7 +46,8 @@ def record(
     sandbox
         Kind of sandbox.
     """
-    version = preset.version_of(harness)
+    name, version = store.parse(known(harness))
+    version = version or preset.version_of(name)
     scripts = read(replies)
     if len(scripts) != 1:
         raise ProRLError(f"--replies {replies}: one script is needed, not {len(scripts)}")
@@ -60,13 +62,13 @@ def record(
         played = runner.run(
             play(
                 AgentRegistry()[HarnessAgent.name],
-                with_harness(math, harness),
+                with_harness(math, name, version=version or None),
                 scripts[0],
                 sandboxes=sandbox,
             )
         )
-    recorder.save(output, {"harness": harness, "version": version})
-    print(f"{output}: {len(recorder.exchanges)} calls of {harness} {version}", file=sys.stderr)
+    recorder.save(output, {"harness": name, "version": version})
+    print(f"{output}: {len(recorder.exchanges)} calls of {name} {version}", file=sys.stderr)
     if played.rollout.error is not None:
         print(f"prorl: the rollout failed: {played.rollout.error.message}", file=sys.stderr)
     return 0 if played.rollout.state is RolloutState.DONE else 1

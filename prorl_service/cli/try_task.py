@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from prorl_service.cli.presets import known
 from prorl_service.client.harness import with_harness, with_program
 from prorl_service.errors import ProRLError, problems_of
-from prorl_service.gateway.harnesses import preset
 from prorl_service.schemas import Limits, Sampling, Task
 from prorl_service.schemas.base import WireModel
 from prorl_service.schemas.suggestions import nearest_fields
@@ -67,8 +67,7 @@ def _group(value: dict[str, Any]) -> dict[str, Any]:
 def with_program_of(harness: str, given: GivenTask) -> GivenTask:
     """Puts a preset, or a Python file, in the place of the agent's loop. Raises `ProRLError`."""
     if not harness.endswith(".py"):
-        preset.load(harness)
-        return replace(given, task=with_harness(given.task, harness))
+        return replace(given, task=with_harness(given.task, known(harness)))
     try:
         program = Path(harness).read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -5,59 +5,63 @@ with events that keep its client from giving up; a refusal that comes earlier ha
 """
 
 import asyncio
-import gzip
 import hashlib
-import zlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import orjson
-from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from prorl_service.gateway.bodies import read
 from prorl_service.gateway.calls import CallReply, CallRequest, Refused
 from prorl_service.gateway.dialects import CALL_PREFIXES, DIALECTS, Dialect, call_of
+from prorl_service.gateway.limits import LIMITS, BodyRoom, DoorLimits, OpenCalls
+from prorl_service.gateway.refusals import error_response
 from prorl_service.gateway.rollout import RolloutGateway
 
 KEEP_ALIVE_S = 10.0
-MAX_BODY_BYTES = 64 << 20
 SSE = "text/event-stream"
+GONE = Response(status_code=499)
+"""Response to a client that has left."""
 RETRY_HEADER = "x-stainless-retry-count"
 """Header by which the clients of OpenAI and Anthropic say that they ask again."""
 SUBAGENT_HEADERS = ("x-claude-code-agent-id", "x-parent-session-id")
 """Headers that Claude Code and opencode send for their sub-agents alone."""
 
 
-def application(gateway: RolloutGateway) -> Starlette:
+def application(gateway: RolloutGateway, limits: DoorLimits = LIMITS) -> ASGIApp:
     """Makes the application; paths may have any prefix, such as `/v1`."""
-    api = _Api(gateway)
-    return Starlette(
-        routes=[
-            Route("/", api.alive, methods=["GET", "HEAD"]),
-            Route("/{prefix:path}", api.answer, methods=["GET", "POST"]),
-        ]
-    )
+    return _Api(gateway, limits)
 
 
 class _Api:
-    def __init__(self, gateway: RolloutGateway) -> None:
+    def __init__(self, gateway: RolloutGateway, limits: DoorLimits) -> None:
         self._gateway = gateway
+        self._open = OpenCalls(limits)
 
-    async def alive(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        try:
+            async with self._open.one() as room:
+                response = await self._answer(Request(scope, receive), room)
+                await response(scope, receive, send)
+        except Refused as refusal:
+            await error_response(refusal)(scope, receive, send)
 
-    async def answer(self, request: Request) -> Response:
-        path = f"/{request.path_params['prefix']}".rstrip("/")
-        if request.method == "GET":
-            return self._models(path)
+    async def _answer(self, request: Request, room: BodyRoom) -> Response:
+        path: str = request.scope["path"].rstrip("/")
+        if request.method in ("GET", "HEAD"):
+            return self._models(path) if path else JSONResponse({"status": "ok"})
+        if request.method != "POST":
+            refusal = Refused(f"the gateway answers no {request.method}", 405)
+            return error_response(refusal, {"allow": "GET, HEAD, POST"})
         if path.endswith("/messages/count_tokens"):
-            return await self._count(request)
+            return await self._count(request, room)
         for ending, dialect in DIALECTS.items():
             if path.endswith(ending):
-                return await self._call(request, dialect, CALL_PREFIXES[ending])
+                return await self._call(request, room, dialect, CALL_PREFIXES[ending])
         return _not_found(path)
 
     def _models(self, path: str) -> Response:
@@ -75,22 +79,28 @@ class _Api:
             return JSONResponse({"object": "list", "data": [known], "has_more": False})
         return JSONResponse(known) if "/models/" in path else _not_found(path)
 
-    async def _count(self, request: Request) -> Response:
+    async def _count(self, request: Request, room: BodyRoom) -> Response:
         dialect = DIALECTS["/messages"]
         try:
-            _, body = await _read(request)
+            _, body = await read(request, room)
             tokens = await self._gateway.count_tokens(call_of(dialect, {"max_tokens": 1, **body}))
         except Refused as refusal:
             return JSONResponse(dialect.error(refusal), refusal.status)
+        except ClientDisconnect:
+            return GONE
         return JSONResponse({"input_tokens": tokens})
 
-    async def _call(self, request: Request, dialect: Dialect, call_prefix: str) -> Response:
+    async def _call(
+        self, request: Request, room: BodyRoom, dialect: Dialect, call_prefix: str
+    ) -> Response:
         try:
-            raw, body = await _read(request)
+            raw, body = await read(request, room)
             call = replace(call_of(dialect, body), source=(request.url.path, body))
         except Refused as refusal:
             self._gateway.note(refusal)
             return JSONResponse(dialect.error(refusal), refusal.status)
+        except ClientDisconnect:
+            return GONE
         task = asyncio.create_task(
             self._gateway.answer(
                 call,
@@ -123,7 +133,7 @@ async def _respond(
     except Refused as refusal:
         return JSONResponse(dialect.error(refusal), refusal.status)
     except asyncio.CancelledError:  # the client has gone
-        return Response(status_code=499)
+        return GONE
     if call.is_streamed:
         return Response(b"".join(dialect.events(reply, body)), media_type=SSE)
     return JSONResponse(dialect.reply(reply))
@@ -166,36 +176,5 @@ def _is_repeated(request: Request) -> bool:
     return count.isdigit() and int(count) > 0
 
 
-async def _read(request: Request) -> tuple[bytes, dict[str, Any]]:
-    """Returns the body, and the object in it. Raises `Refused`."""
-    raw = await request.body()
-    match request.headers.get("content-encoding"):
-        case None | "identity":
-            pass
-        case "gzip":
-            raw = _unpacked(raw)
-        case encoding:
-            raise Refused(f"content-encoding: {encoding!r} is not known", status=415)
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise Refused(f"the body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise Refused("the body is not a JSON object")
-    return raw, body
-
-
-def _unpacked(raw: bytes) -> bytes:
-    try:
-        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        unpacked = unpacker.decompress(raw, MAX_BODY_BYTES)
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise Refused(f"the body is not gzip: {error}") from error
-    if unpacker.unconsumed_tail:
-        raise Refused("the body is too large", status=413)
-    return unpacked
-
-
 def _not_found(path: str) -> Response:
-    error = {"message": f"the gateway has no {path}", "type": "not_found_error"}
-    return JSONResponse({"type": "error", "error": error}, 404)
+    return error_response(Refused(f"the gateway has no {path}", 404, "not_found_error"))

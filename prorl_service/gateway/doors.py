@@ -1,10 +1,11 @@
 """Gateways of rollouts whose programs run elsewhere: one URL and one key for each.
 
-An ASGI application for `/r/ROLLOUT/...`. A program that comes before its rollout's RUN is asked to
-come again; what it is told as a key opens nothing else.
+An ASGI application for `/r/ROLLOUT/...`. A key opens one gateway. A program whose rollout is not in
+RUN any more is told so; nobody without a key of the rollout's is told whether it exists.
 """
 
 import asyncio
+import hashlib
 import hmac
 import secrets
 from collections.abc import Iterator
@@ -12,11 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from prorl_service.gateway.calls import Refused
+from prorl_service.gateway.refusals import error_response
 
 PREFIX = "/r"
 RETRY_S = 1
+NOT_RUNNING = Refused(
+    "the rollout is not running: ask again, or ask for its state", 503, "gateway_error"
+)
+WRONG_KEY = Refused("the API key is not the rollout's", 401, "authentication_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,7 @@ class Door:
     """The way to one gateway, while its rollout is in RUN."""
 
     application: ASGIApp
-    key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    key: str
     """API key that the program has to send."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the program has ended."""
@@ -33,10 +40,12 @@ class Door:
 class Doors:
     def __init__(self) -> None:
         self._open: dict[str, Door] = {}
+        self._secret = secrets.token_bytes(32)
 
     @contextmanager
     def opened(self, rollout_id: str, application: ASGIApp) -> Iterator[Door]:
-        door = self._open[rollout_id] = Door(application)
+        key = self._key(rollout_id, secrets.token_urlsafe(12))
+        door = self._open[rollout_id] = Door(application, key)
         try:
             yield door
         finally:
@@ -47,27 +56,31 @@ class Doors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         rollout_id, _, rest = scope["path"].removeprefix(f"{PREFIX}/").partition("/")
-        door = self.find(rollout_id)
-        if door is None:
-            refusal = JSONResponse(
-                _error("the rollout is not running: ask again, or ask for its state"),
-                status_code=503,
-                headers={"retry-after": str(RETRY_S)},
-            )
-            await refusal(scope, receive, send)
-        elif not _has_key(Request(scope), door.key):
-            await JSONResponse(_error("the API key is not the rollout's"), 401)(
-                scope, receive, send
-            )
-        else:
+        door, keys = self.find(rollout_id), _keys(Request(scope))
+        if door is not None and any(_same(key, door.key) for key in keys):
             await door.application({**scope, "path": f"/{rest}", "root_path": ""}, receive, send)
+        elif door is None and any(self._is_of(rollout_id, key) for key in keys):
+            response = error_response(NOT_RUNNING, {"retry-after": str(RETRY_S)})
+            await response(scope, receive, send)
+        else:
+            await error_response(WRONG_KEY)(scope, receive, send)
+
+    def _key(self, rollout_id: str, nonce: str) -> str:
+        """Returns a key that is known again when its door has been closed."""
+        text = f"{nonce}.{rollout_id}".encode()
+        return f"{nonce}.{hmac.new(self._secret, text, hashlib.sha256).hexdigest()}"
+
+    def _is_of(self, rollout_id: str, key: str) -> bool:
+        """Returns whether it is, or was, a key of the rollout's."""
+        return _same(key, self._key(rollout_id, key.partition(".")[0]))
 
 
-def _has_key(request: Request, key: str) -> bool:
-    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-    given = request.headers.get("x-api-key", bearer)
+def _keys(request: Request) -> list[str]:
+    """Returns the keys of both headers: some clients send a key of another service in one."""
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    bearers = [bearer.strip()] if scheme.lower() == "bearer" else []
+    return [request.headers.get("x-api-key", ""), *bearers]
+
+
+def _same(given: str, key: str) -> bool:
     return hmac.compare_digest(given.encode(), key.encode())
-
-
-def _error(message: str) -> dict[str, object]:
-    return {"type": "error", "error": {"type": "gateway_error", "message": message}}

@@ -2,26 +2,59 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import uvicorn
-from starlette.applications import Starlette
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp
 from uvicorn.server import ServerState
+
+from prorl_service.gateway.connections import Connections
+from prorl_service.gateway.limits import LIMITS, DoorLimits
+from prorl_service.net.connections import BoundedConnection, Bounds
 
 KEEP_OPEN_S = 3600
 """Seconds that an idle connection stays open; a harness may run one command for long."""
+
+WAITING = 128
+"""Connections that the kernel keeps until they are accepted."""
+
+PAUSE_S = 0.1
+"""Seconds until the next try after a connection that could not be accepted."""
 
 END_S = 1.0
 """Seconds for open calls to end when nobody waits for them."""
 
 
+class _Connection(BoundedConnection):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        limits: DoorLimits,
+        connections: Connections,
+    ) -> None:
+        super().__init__(config=config, server_state=state, app_state={})
+        self.bounds = Bounds(connections=limits.connections, surplus=0, head_s=limits.head_s)
+        self._all = connections
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not transport.is_closing():
+            self._all.make_room(self)
+
+
 @asynccontextmanager
-async def served(application: Starlette, listener: socket.socket) -> AsyncIterator[None]:
+async def served(
+    application: ASGIApp,
+    listener: socket.socket,
+    connections: Connections,
+    limits: DoorLimits = LIMITS,
+) -> AsyncIterator[None]:
     """Serves while entered, and owns the socket. At the end open calls are cancelled."""
     config = uvicorn.Config(
         application,
+        ws="none",  # WebSockets' connections would escape the limits
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -29,19 +62,38 @@ async def served(application: Starlette, listener: socket.socket) -> AsyncIterat
         timeout_keep_alive=KEEP_OPEN_S,
     )
     config.load()
-    state = ServerState()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: HttpToolsProtocol(config=config, server_state=state, app_state={}), sock=listener
-    )
-    try:
-        yield
-    finally:
-        server.close()
-        tasks = list(state.tasks)
-        for connection in list(state.connections):
-            connection.transport.close()  # open calls notice, and uvicorn logs no cancellation
-        if tasks:
-            await asyncio.wait(tasks, timeout=END_S)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    with connections.of_one() as state, listener:
+        accepting = asyncio.create_task(
+            _accept(listener, lambda: _Connection(config, state, limits, connections))
+        )
+        try:
+            yield
+        finally:
+            accepting.cancel()
+            await asyncio.wait((accepting,))
+            await _ended(state)
+
+
+async def _accept(listener: socket.socket, new: Callable[[], _Connection]) -> None:
+    """Accepts one connection at a time: a server of asyncio's takes all that wait, and with them
+    more descriptors than the limits allow."""
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    listener.listen(WAITING)
+    while True:
+        try:
+            accepted, _ = await loop.sock_accept(listener)
+            await loop.connect_accepted_socket(new, accepted)
+        except OSError:  # the client has left, or no descriptor is free
+            await asyncio.sleep(PAUSE_S)
+
+
+async def _ended(state: ServerState) -> None:
+    tasks = list(state.tasks)
+    for connection in list(state.connections):
+        connection.transport.close()  # open calls notice, and uvicorn logs no cancellation
+    if tasks:
+        await asyncio.wait(tasks, timeout=END_S)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

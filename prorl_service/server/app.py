@@ -55,7 +55,7 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
     app.add_middleware(
         LimitBody,
         max_bytes=options.max_body_mb * 1024 * 1024,
-        unlimited=["PUT /v1/weights"],
+        unlimited=("PUT /v1/weights", f"POST {doors.PREFIX}/"),  # these have limits of their own
     )
     if token is not None:
         app.add_middleware(RequireBearer, secret=token, is_open=is_open, refusal=REFUSAL)

@@ -7,7 +7,7 @@ of HTTP.
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
 from prorl_service.front.waiting import wait_for_services
 from prorl_service.gateway.doors import Doors
+from prorl_service.gateway.harnesses import preset
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.routing import Router
@@ -85,6 +86,7 @@ async def rollout_service(
     """
     async with AsyncExitStack() as stack:
         ablations = Ablations.named(settings.ablate)
+        _add_presets(settings.preset)
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
         environments = settings.openenv.servers()
@@ -154,6 +156,7 @@ async def front_service(
     gets progress while too few of them answer. Raises `ProRLError`, also if another front has
     them."""
     async with AsyncExitStack() as stack:
+        _add_presets(settings.preset)
         specs = _checked(settings.engines, None)
         agents = AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
@@ -320,6 +323,12 @@ async def _started(
         nemo_gym,
         ablations.names,
     )
+
+
+def _add_presets(presets: Iterable[Path]) -> None:
+    """Raises `InvalidRequest` for a file that is no preset."""
+    for file in presets:
+        preset.add(file)
 
 
 def _on_change(backends: BackendPool, shelf: Shelf | None, events: EventHub) -> None:

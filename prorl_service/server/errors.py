@@ -1,7 +1,7 @@
 """Every failure of a request, as an `ErrorResponse` with the right status."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -28,13 +28,16 @@ def install_error_handlers(app: FastAPI) -> None:
 class LimitBody:
     """Refuses request bodies above a size, before and while they are read. ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, unlimited: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, unlimited: tuple[str, ...]) -> None:
+        """`unlimited`: beginnings of METHOD PATH."""
         self._app = app
         self._max_bytes = max_bytes
         self._unlimited = unlimited
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or f"{scope['method']} {scope['path']}" in self._unlimited:
+        if scope["type"] != "http" or f"{scope['method']} {scope['path']}".startswith(
+            self._unlimited
+        ):
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])

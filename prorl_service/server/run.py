@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -19,10 +20,12 @@ import uvloop
 from fastapi import FastAPI
 
 from prorl_service import __version__
+from prorl_service.errors import Overloaded
+from prorl_service.net.connections import Bounds, bounded
 from prorl_service.net.listen import listener
 from prorl_service.schemas import RolloutState
 from prorl_service.server.app import create_app
-from prorl_service.server.connections import Bounds, bounded
+from prorl_service.server.errors import error_response
 from prorl_service.server.service import Service
 from prorl_service.server.settings import HttpOptions
 from prorl_service.utils import descriptors
@@ -34,6 +37,17 @@ GARBAGE_OBJECTS = 20_000
 """New objects until the youngest generation is collected."""
 GRACE_S = 5
 """Seconds for which open connections may delay a shutdown, once all waits have been ended."""
+
+UNTIMED = ("PUT", "/v1/weights")
+"""Request whose body may pause: trainers gather weights while they send them. The pool has limits
+of its own."""
+FULL = error_response(
+    Overloaded(
+        "the service has no room for more connections",
+        hint="keep fewer open, or raise `--max-connections`",
+    )
+)
+FULL.headers["Connection"] = "close"
 
 
 class Server(uvicorn.Server):
@@ -142,7 +156,7 @@ def http_config(app: FastAPI, bounds: Bounds, **options: Any) -> uvicorn.Config:
     """Returns a configuration with `bounds`. `options`: those of `uvicorn.Config`."""
     return uvicorn.Config(
         app,
-        http=bounded(bounds),
+        http=bounded(replace(bounds, untimed=UNTIMED), FULL),
         ws="none",  # no route has WebSockets, whose connections would escape the bounds
         lifespan="off",
         log_config=None,

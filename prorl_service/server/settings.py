@@ -264,6 +264,8 @@ class ServiceSettings:
 
     agent: tuple[str, ...] = ()
     """Import path 'module:Class' of an agent of your own. Repeatable."""
+    preset: tuple[Path, ...] = ()
+    """TOML file of a harness of your own, which tasks name as the file. Repeatable."""
     ablate: Annotated[tuple[str, ...], Parameter(show=False)] = ()
     """Optimisation to switch off, for measurements. Repeatable."""
     engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()
@@ -290,6 +292,8 @@ class FrontSettings:
     """Seconds to wait for those services."""
     agent: tuple[str, ...] = ()
     """Import path 'module:Class' of an agent that the services offer. Repeatable."""
+    preset: tuple[Path, ...] = ()
+    """TOML file of a harness that the services offer. Repeatable."""
     engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()
     run: Annotated[RunOptions, panel("Run and journal")] = RunOptions()
     traces: Annotated[TraceOptions, panel("Traces")] = TraceOptions()

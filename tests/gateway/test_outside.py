@@ -77,12 +77,47 @@ async def test_a_program_elsewhere_is_graded_when_it_says_that_it_has_ended() ->
 
 
 async def test_only_the_rollouts_own_key_opens_its_gateway() -> None:
-    async with world(["It is \\boxed{42}."]) as here:
+    async with world(["It is \\boxed{42}."]) as here, httpx.AsyncClient() as http:
+        key, url = here.access.key, here.access.url
+
+        async def status(rollout: str = "g.0", **headers: str) -> int:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            address = f"{url.removesuffix('g.0')}{rollout}/v1/models"
+            return (await http.get(address, headers=named)).status_code
+
         with pytest.raises(openai.AuthenticationError):
             await here.asked(key="policy")
-        async with httpx.AsyncClient() as http:
-            url = here.access.url.replace("g.0", "g.1")
-            assert (await http.get(f"{url}/v1/models")).status_code == 503
+        for bearer in (f"Bearer {key}", f"bearer {key}", f"BEARER  {key}"):
+            assert await status(authorization=bearer) == 200
+            assert await status(authorization=bearer, x_api_key="sk-another") == 200
+        assert await status(x_api_key=key) == 200
+        assert await status(x_api_key=key, authorization="Bearer sk-another") == 200
+        assert await status(authorization=f"Basic {key}") == 401
+        assert await status(authorization=key) == 401
+        assert await status(authorization="Bearer", x_api_key="") == 401
+        assert await status() == 401
+        # Nobody without a key is told which rollouts run.
+        for rollout in ("g.0", "g.1", "no.0"):
+            assert await status(rollout, x_api_key="policy") == 401
+        assert await status("g.1", x_api_key=key) == 401
+        await here.client.cancel(["g.0"])
+        while await status(x_api_key=key) != 503:
+            pass  # until its gateway has been closed
+
+
+async def test_bodies_are_limited_as_in_a_sandbox() -> None:
+    async with world(["It is \\boxed{42}."]) as here, httpx.AsyncClient() as http:
+
+        async def body() -> AsyncIterator[bytes]:
+            for _ in range(100):
+                yield b" " * (1 << 20)
+
+        headers = {"x-api-key": here.access.key}
+        address = f"{here.access.url}/v1/messages"
+        answer = await http.post(address, content=body(), headers=headers)
+        assert answer.status_code == 413
+        assert answer.json()["type"] == "error"
+        assert "the body is larger than" in answer.json()["error"]["message"]
         await here.client.cancel(["g.0"])
 
 

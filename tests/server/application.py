@@ -14,13 +14,13 @@ from fastapi import FastAPI
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.inference.pool import PoolConfig
+from prorl_service.net.connections import Bounds
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import JudgeConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, Task
 from prorl_service.server.app import create_app
 from prorl_service.server.compose import front_service, rollout_service
-from prorl_service.server.connections import Bounds
 from prorl_service.server.run import http_config
 from prorl_service.server.service import Service
 from prorl_service.server.settings import (

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from prorl_service.net.connections import Bounds
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.server.app import create_app
-from prorl_service.server.connections import Bounds
 from prorl_service.server.run import Server, http_config
 from prorl_service.server.settings import HttpOptions
 from tests.server.application import Settings

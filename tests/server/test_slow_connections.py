@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.server.connections import SURPLUS, Bounds
+from prorl_service.net.connections import Bounds
 from tests.server.application import Settings, serving
 
 TOKEN = "a-token-of-some-length"
@@ -146,11 +146,11 @@ async def test_more_connections_than_allowed_are_refused_cleanly(narrow_url: str
 
 
 async def test_far_more_connections_are_closed_without_an_answer(narrow_url: str) -> None:
-    opened = [await connect(narrow_url) for _ in range(8 + 2 * SURPLUS)]
+    opened = [await connect(narrow_url) for _ in range(8 + 2 * BOUNDS.surplus)]
     heard = {asyncio.create_task(reader.read()) for reader, _ in opened}
     unheard = 0
     async with asyncio.timeout(TIMEOUT_S):
-        while unheard < SURPLUS:
+        while unheard < BOUNDS.surplus:
             ended, heard = await asyncio.wait(heard, return_when=asyncio.FIRST_COMPLETED)
             unheard += sum(one.exception() is not None or not one.result() for one in ended)
     for _, writer in opened:

@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.net.connections import Bounds
 from prorl_service.net.keepalive import NOTICE_VANISHED
 from prorl_service.net.listen import listener
 from prorl_service.schemas import BackendSpec, RolloutState
-from prorl_service.server.connections import Bounds
 from prorl_service.server.run import http_config
 from prorl_service.testing import StubEngine
 from tests.front.test_hang import NETWORK, ip, namespace

@@ -136,7 +136,7 @@ class HarnessAgent(AgentHandler):
             return await self._outside(rollout, gateway)
         listener = await tools.sandbox.listen(0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with served(application(gateway), listener):
+        async with served(application(gateway), listener, rollout.services.connections):
             start = self._program.start(rollout, tools.sandbox, url, self.grader.brief())
             program = asyncio.create_task(start)
             try:

@@ -1,6 +1,7 @@
 """`task.data` of the agent `harness`."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -13,7 +14,9 @@ class HarnessData(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     harness: str | None = Field(
-        None, description="Name of a preset, as `prorl harnesses list` shows it; None: `command`."
+        None,
+        description="Name of a preset, as `prorl harnesses list` shows it, or NAME@VERSION; None: "
+        "`command`.",
     )
     version: str | None = Field(None, description="Its version (default: the preset's).")
     command: list[str] = Field(
@@ -39,6 +42,17 @@ class HarnessData(BaseModel):
         ["main", "compaction", "subagent"], description="Kinds of segments that are learnt from."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _version_in_name(cls, data: Any) -> Any:
+        match data:
+            case Mapping() if "@" in str(data.get("harness")):
+                name, _, version = str(data["harness"]).partition("@")
+                if data.get("version") not in (None, version):
+                    raise ValueError("`harness` names another version than `version`")
+                return {**data, "harness": name, "version": version}
+        return data
+
     @model_validator(mode="after")
     def _starts_something(self) -> Self:
         starts = self.harness is not None or bool(self.command)
@@ -55,7 +69,9 @@ class HarnessData(BaseModel):
 
     def preset(self) -> Preset:
         """Returns the preset with what the task adds. Raises `InvalidRequest`."""
-        found = Preset(about="") if self.harness is None else preset.load(self.harness)
+        found = (
+            Preset(about="") if self.harness is None else preset.load(self.harness, self.version)
+        )
         return Preset.model_validate(
             found.model_dump()
             | {

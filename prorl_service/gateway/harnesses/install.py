@@ -40,11 +40,9 @@ def install(wanted: str, say: Say) -> Installed:
         name = packages.tree
     if not packages.npm and not packages.pip:
         raise InvalidRequest(f"{name} has nothing to install")
-    if version is not None and version != packages.version:
-        if not packages.has_versions:
-            raise InvalidRequest(f"{name} has the version {packages.version} only")
-        packages = packages.at(version)
-    return install_packages(name, packages, say)
+    if version not in (None, packages.version) and not packages.has_versions:
+        raise InvalidRequest(f"{name} has the version {packages.version} only")
+    return install_packages(name, preset.load(name, version).install, say)
 
 
 def install_packages(name: str, packages: Install, say: Say) -> Installed:

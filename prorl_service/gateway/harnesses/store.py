@@ -74,8 +74,8 @@ def find(name: str, version: str | None = None, *, any_python: bool = False) -> 
     Raises `TaskError` if it is not installed or for another version of Python than this one, and
     `InvalidRequest` for an unknown name.
     """
-    wanted = preset.load(name).install
-    found = find_tree(wanted.tree or name, _checked(version or wanted.version), of=name)
+    wanted = preset.load(name, version).install
+    found = find_tree(wanted.tree or name, _checked(wanted.version), of=name)
     python = PYTHON if any_python else found.record().python
     if python not in (None, PYTHON):
         raise TaskError(

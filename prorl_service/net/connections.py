@@ -10,22 +10,18 @@ import asyncio
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from starlette.responses import Response
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from prorl_service.errors import Overloaded
-from prorl_service.server.errors import error_response
-
-UNTIMED = ("PUT", "/v1/weights")
-"""Request whose body may pause: trainers gather weights while they send them. The pool has limits
-of its own."""
-SURPLUS = 64
-"""Connections above the limit that get an answer; further ones are closed without one."""
 TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     connections: int = 4096
+    surplus: int = 64
+    """Connections above the limit that get an answer; further ones are closed without one."""
     head_bytes: int = 64 * 1024
     """Limit on request line plus headers; checked per chunk, so the last chunk may exceed it."""
     head_s: float = 20.0
@@ -33,6 +29,8 @@ class Bounds:
     headers."""
     body_silence_s: float = 20.0
     """Seconds of the longest pause within a body that the service is ready to read."""
+    untimed: tuple[str, str] | None = None
+    """Method and path of a request whose body may pause."""
 
 
 class Awaited(Enum):
@@ -46,6 +44,8 @@ class BoundedConnection(HttpToolsProtocol):
     """HTTP connection with the `bounds` of its subclass, which `bounded` makes."""
 
     bounds = Bounds()
+    full: ASGIApp = Response(status_code=503)
+    """Application that answers surplus connections."""
     _awaited = Awaited.HEAD
     _head_bytes = 0
     _timer: asyncio.TimerHandle | None = None
@@ -55,7 +55,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_made(transport)
         surplus = len(self.connections) - self.bounds.connections
         self._is_surplus = surplus > 0
-        if surplus > SURPLUS:
+        if surplus > self.bounds.surplus:
             transport.abort()
         else:
             self._expect_within(self.bounds.head_s)
@@ -87,7 +87,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._awaited = Awaited.BODY
         self._expect_within(None)
         if self._is_surplus:
-            self.app = FULL
+            self.app = type(self).full
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -101,12 +101,17 @@ class BoundedConnection(HttpToolsProtocol):
             self._expect_within(self.bounds.body_silence_s)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a request is being read or answered."""
+        return self._awaited is not Awaited.HEAD and not self._has_answered
+
+    @property
     def _has_answered(self) -> bool:
         return self.cycle is not None and self.cycle.response_complete
 
     @property
     def _silence_s(self) -> float | None:
-        is_untimed = (self.scope["method"], self.scope["path"]) == UNTIMED
+        is_untimed = (self.scope["method"], self.scope["path"]) == self.bounds.untimed
         return None if is_untimed else self.bounds.body_silence_s
 
     def _await_head(self) -> None:
@@ -132,14 +137,6 @@ class BoundedConnection(HttpToolsProtocol):
         """Logs nothing: anybody could fill the log."""
 
 
-def bounded(bounds: Bounds) -> type[BoundedConnection]:
-    return type("BoundedConnection", (BoundedConnection,), {"bounds": bounds})
-
-
-FULL = error_response(
-    Overloaded(
-        "the service has no room for more connections",
-        hint="keep fewer open, or raise `--max-connections`",
-    )
-)
-FULL.headers["Connection"] = "close"
+def bounded(bounds: Bounds, full: ASGIApp) -> type[BoundedConnection]:
+    """Returns connections with `bounds`; `full` answers those for which there is no room."""
+    return type("BoundedConnection", (BoundedConnection,), {"bounds": bounds, "full": full})

@@ -1,0 +1,92 @@
+"""Limits on what one rollout's program may ask of its gateway, and of the service with it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from prorl_service.gateway.calls import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """Limits of one rollout's gateway, in a sandbox and outside alike."""
+
+    connections: int = 64
+    """Connections at once; further ones are refused. Outside, where connections are the service's
+    own: requests at once."""
+    head_s: float = 10.0
+    """Seconds from the connection, or the first byte of a later request, to the end of the
+    headers. Outside, the service's own limit holds."""
+    calls: int = 32
+    """Calls in flight; further ones wait."""
+    body_bytes: int = 32 << 20
+    """Size of a body, compressed and not."""
+    bodies_bytes: int = 64 << 20
+    """Size of the bodies of all calls in flight together."""
+
+
+LIMITS = DoorLimits()
+
+
+class OpenCalls:
+    """The calls of one gateway that are in flight."""
+
+    def __init__(self, limits: DoorLimits) -> None:
+        self.limits = limits
+        self._slots = asyncio.Semaphore(limits.calls)
+        self._open = 0
+        self._held_bytes = 0
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator["BodyRoom"]:
+        """Waits until a call may begin; it ends with the block. Raises `Refused` if too many
+        wait."""
+        if self._open >= self.limits.connections:
+            raise Refused("too many requests at once", status=429, kind="rate_limit_error")
+        self._open += 1
+        try:
+            async with self._slots:
+                room = BodyRoom(self)
+                try:
+                    yield room
+                finally:
+                    self._held_bytes -= room.held_bytes
+        finally:
+            self._open -= 1
+
+    def hold(self, count: int) -> None:
+        """Raises `Refused` if the bodies together become too large."""
+        self._held_bytes += count
+        if self._held_bytes > self.limits.bodies_bytes:
+            raise Refused(
+                f"the bodies of all calls in flight are larger than {self.limits.bodies_bytes}"
+                " bytes",
+                status=429,
+                kind="rate_limit_error",
+            )
+
+
+class BodyRoom:
+    """Room for the body of one call."""
+
+    def __init__(self, calls: OpenCalls) -> None:
+        self._calls = calls
+        self.held_bytes = 0
+
+    @property
+    def max_bytes(self) -> int:
+        return self._calls.limits.body_bytes
+
+    def check(self, size: int) -> None:
+        """Raises `Refused` for the size of a body that is too large."""
+        if size > self.max_bytes:
+            raise Refused(f"the body is larger than {self.max_bytes} bytes", 413, TOO_LARGE)
+
+    def hold(self, count: int) -> None:
+        """Counts further bytes that are kept until the call ends. Raises `Refused`."""
+        self.held_bytes += count
+        self._calls.hold(count)
+
+
+TOO_LARGE = "request_too_large"

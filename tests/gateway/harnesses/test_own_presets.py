@@ -22,7 +22,8 @@ from prorl_service.testing.trial import rollouts, trial_service
 from tests.gateway.harnesses import tiny
 from tests.gateway.harnesses.scripts import ANSWER, assert_exact, math_task, played, report
 
-AIDER = Path(__file__).parents[3] / "examples/aider.toml"
+ROOT = Path(__file__).parents[3]
+AIDER = ROOT / "examples/aider.toml"
 PROGRAM = """
 import json, sys, urllib.request
 body = {"model": "policy", "messages": [{"role": "user", "content": sys.argv[2]}]}
@@ -93,6 +94,11 @@ def test_a_file_that_is_no_preset(name: str, text: str, said: str, tmp_path: Pat
         preset.add(path)
     assert said in caught.value.message
     assert preset.names() == sorted(preset._shipped())
+
+
+def test_the_page_shows_the_example() -> None:
+    _, _, text = AIDER.read_text().partition("\n")
+    assert f"```toml\n{text}```" in (ROOT / "docs/harnesses.md").read_text()
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

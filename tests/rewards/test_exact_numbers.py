@@ -125,8 +125,8 @@ def test_neighbours_of_a_rational_number_are_wrong(
     pool: ScoringPool, number: Number, difference: Fraction
 ) -> None:
     near = number[0] + number[0] * difference if number[0] else difference
-    text = f"\\frac{{{near.numerator}}}{{{near.denominator}}}"
-    if len(text) < 3000:
+    if near.denominator < 10**1500:  # answers have a maximum length
+        text = f"\\frac{{{near.numerator}}}{{{near.denominator}}}"
         assert score(pool, text, number[1]) == 0.0
 
 

@@ -131,12 +131,30 @@ ERRORS = [
     MathRow(
         101, r"12\text{ m}", r"\boxed{12\text{ km}}", False, "units are not compared", scored=True
     ),
-    MathRow(102, "8", r"\boxed{7=8}", False, "of an equation its right side", scored=True),
+    MathRow(102, "8", r"\boxed{7=8}", False, "an equation that is false"),
     MathRow(103, r"\{1,2\}", r"\boxed{(1,2)}", False, "a pair is a set", scored=True),
-    MathRow(104, r"1.2\times10^{-7}", r"\boxed{0.0}", False, "six decimals of floats", scored=True),
+    MathRow(104, r"1.2\times10^{-7}", r"\boxed{0.0}", False, "a small decimal"),
     MathRow(105, "x^2+1=0", r"\boxed{x^2+2=0}", False, "equations without real roots", scored=True),
     MathRow(106, "1000", r"\boxed{1e3}", True, "a programmer's notation", scored=False),
     MathRow(107, "1000", r"\boxed{1 000}", True, "a blank between thousands", scored=False),
     MathRow(108, "10110_2", r"\boxed{22}", True, "the value in base ten", scored=False),
     MathRow(109, "5", r"\boxed{\text{five}}", True, "a number in words", scored=False),
+    MathRow(110, "0.00000123", r"\boxed{0.00000124}", False, "small decimals"),
+    MathRow(111, r"\frac{1}{2^{99}}", r"\boxed{\frac{1}{2^{98}}}", False, "small fractions"),
+    MathRow(112, r"\frac{1}{2004!}", r"\boxed{\frac{1}{2006!}}", False, "inverse factorials"),
+    MathRow(
+        113,
+        r"\frac{1}{3\cdot 2^{2006}}",
+        r"\boxed{\frac{2^{2005}+1}{3\cdot 2^{2006}}}",
+        False,
+        "equal denominators",
+    ),
+    MathRow(114, r"6.02\cdot10^{23}", r"\boxed{602" + 21 * "0" + "}", True, "a large decimal"),
+    MathRow(115, "5", r"\boxed{=5}", True, "a sign of equality in front"),
+    MathRow(116, "5", r"\boxed{2+3=5}", True, "an equation that is true"),
+    MathRow(117, r"10^{-20}\pi", r"\boxed{10^{-21}\pi}", False, "small irrational numbers"),
+    MathRow(118, r"\{10^{-20}\}", r"\boxed{\{10^{-21}\}}", False, "small numbers in a set"),
+    MathRow(
+        119, "x=10^{-20}", r"\boxed{x=10^{-21}}", False, "small numbers in equations", scored=True
+    ),
 ]

@@ -117,7 +117,8 @@ def _of_parquet(source: Path) -> Iterator[tuple[str, GivenRow]]:
 
 
 def _of_harbor(source: Path) -> Iterator[tuple[str, GivenRow]]:
-    from prorl_service.cli.harbor import read_all
+    from prorl_service.cli.harbor_reading import read_all
 
-    for directory in read_all([source]):
-        yield str(directory.path), GivenRow(directory.task().model_dump(mode="json"))
+    found, _ = read_all([source], strict=True)
+    for one in found:
+        yield str(one.directory.path), GivenRow(one.task.model_dump(mode="json"))

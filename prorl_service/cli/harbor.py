@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -12,32 +11,42 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.types import PositiveInt
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from prorl_service.agents.harbor.directory.checks import NOTHING, ORACLE, Outcome, faults
+from prorl_service.agents.harbor.directory.checks import (
+    NOTHING,
+    ORACLE,
+    Outcome,
+    absent_steps,
+    faults,
+    with_absent,
+)
 from prorl_service.agents.harbor.directory.preparation import PreparingAgent, prepared
-from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.cli.harbor_reading import Refused, read_all, say, show_refused
 from prorl_service.cli.harbor_runs import Candidate, evaluate, probe_all
 from prorl_service.cli.presets import known
 from prorl_service.cli.try_options import ModelOptions
 from prorl_service.client.harness import with_harness
 from prorl_service.client.pass_at_k import chance
-from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import Limits, Rollout, Sampling, Task
 from prorl_service.schemas.numbers import mean_of
 from prorl_service.server.settings import SandboxOptions, ServiceSettings, panel
-from prorl_service.utils.visible import visible_line
 
 harbor = App(name="harbor", help="Check, run and prepare tasks in Harbor's format.")
 
-Directories = Annotated[tuple[Path, ...], Parameter(help="Task directories, or parents of some.")]
+Results = Mapping[str, list[Outcome]]
 Variables = Annotated[
     tuple[str, ...],
     Parameter(name="--env", metavar="NAME=VALUE", help="Variable of the host that tasks name."),
 ]
 Parallel = Annotated[PositiveInt, Parameter(name=("--parallel", "-j"), help="Rollouts at a time.")]
+Strict = Annotated[
+    bool, Parameter(negative="", help="Stop at the first directory that cannot be read.")
+]
 Sandboxes = Annotated[SandboxOptions, panel("Sandboxes")]
 
 
@@ -46,22 +55,28 @@ def check(
     *directories: Path,
     parallel: Parallel = 2,
     output: Annotated[Path | None, Parameter(name="--json", help="File for the results.")] = None,
+    tasks: Annotated[
+        Path | None,
+        Parameter(name=("--output", "-o"), help="File for sound tasks, a task a line."),
+    ] = None,
     env: Variables = (),
+    strict: Strict = False,
     sandboxes: Sandboxes = SandboxOptions(),
 ) -> int:
     """Check that tasks are sound: the solution gets 1, doing nothing does not, cheats gain nothing.
 
     Exits with code 0 if all tasks are, else with 1.
     """
-    found = read_all(directories, env)
+    found, refused = _read(directories, env, strict=strict, with_probes=True)
     settings = ServiceSettings(sandboxes=replace(sandboxes, warm_sandboxes=0))
-    candidates = [Candidate(one, one.task()) for one in found]
-    results = asyncio.run(probe_all(candidates, settings, parallel=parallel, say=_say))
-    problems = {one.name: faults(results[one.name]) for one in found}
+    results = asyncio.run(probe_all(found, settings, parallel=parallel, say=say))
+    problems = {task: faults(outcomes) for task, outcomes in results.items()}
     _show_checks(results, problems)
     if output is not None:
         output.write_text(json.dumps(_as_json(results, problems), indent=1) + "\n")
-    return 1 if any(problems.values()) else 0
+    if tasks is not None:
+        _write_sound(tasks, found, results, problems)
+    return 1 if refused or any(problems.values()) else 0
 
 
 @harbor.command
@@ -72,14 +87,18 @@ def run(
     harness: Annotated[str | None, Parameter(help="Program in the loop's place.")] = None,
     output: Annotated[Path | None, Parameter(name="--json", help="File for rollouts.")] = None,
     env: Variables = (),
+    strict: Strict = False,
     model: Annotated[ModelOptions, panel("Model")] = ModelOptions(),
     sampling: Annotated[Sampling, panel("Sampling")] = Sampling(),
     limits: Annotated[Limits, panel("Limits")] = Limits(eval_timeout_s=3600, max_turns=64),
     sandboxes: Sandboxes = SandboxOptions(),
 ) -> int:
-    """Evaluate a model on tasks: success at the first attempt, and at any of several."""
-    found = read_all(directories, env)
-    tasks = [one.task() for one in found]
+    """Evaluate a model on tasks: success at the first attempt, and at any of several.
+
+    Exits with code 1 if a directory was refused.
+    """
+    found, refused = _read(directories, env, strict=strict)
+    tasks = [one.task for one in found]
     if harness is not None:
         program = known(harness)
         tasks = [with_harness(task, program) for task in tasks]
@@ -95,13 +114,13 @@ def run(
         parallel=parallel,
         sampling=sampling,
         limits=limits,
-        say=_say,
+        say=say,
     )
     ended = asyncio.run(work)
     if output is not None:
         output.write_text("".join(f"{one.model_dump_json()}\n" for one in ended))
     _show_scores(tasks, ended, attempts)
-    return 0
+    return 1 if refused else 0
 
 
 @harbor.command
@@ -109,15 +128,17 @@ def tasks(
     *directories: Path,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File, a task a line.")],
     env: Variables = (),
-) -> None:
+    strict: Strict = False,
+) -> int:
     """Write tasks as trainers send them, for a data set; their files go into the cache.
 
-    This machine and the service share the cache: set the same $PRORL_CACHE.
+    This machine and the service share the cache: set the same $PRORL_CACHE. Exits with code 1 if a
+    directory was refused.
     """
-    found = read_all(directories, env)
-    lines = [one.task().model_dump_json(exclude_defaults=True) for one in found]
-    output.write_text("".join(f"{line}\n" for line in lines))
-    _say(f"{len(lines)} tasks in {output}")
+    found, refused = _read(directories, env, strict=strict)
+    _write([one.task for one in found], output)
+    say(f"{len(found)} tasks in {output}")
+    return 1 if refused else 0
 
 
 @harbor.command
@@ -126,6 +147,7 @@ def prepare(
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File, a task a line.")],
     parallel: Parallel = 2,
     env: Variables = (),
+    strict: Strict = False,
     sandboxes: Sandboxes = SandboxOptions(),
 ) -> int:
     """Keep in the images what verifiers fetch from the network, so that training needs none.
@@ -133,16 +155,15 @@ def prepare(
     Runs each solution and its verifier once with the network that the task asks for, then again
     without. Writes the tasks that still give their solution a 1 and nothing else, as `tasks` does.
     """
-    found = read_all(directories, env)
+    candidates, refused = _read(directories, env, strict=strict, with_probes=True)
     options = replace(sandboxes, warm_sandboxes=0)
-    candidates = [Candidate(one, one.task()) for one in found]
     with_network = ServiceSettings(sandboxes=replace(options, task_network=True))
     PreparingAgent.fetched.clear()
     fetching = probe_all(
         candidates,
         with_network,
         parallel=parallel,
-        say=_say,
+        say=say,
         agent=PreparingAgent,
         only=(ORACLE,),
     )
@@ -150,14 +171,12 @@ def prepare(
     done = [_prepared(one) for one in candidates]
     offline = ServiceSettings(sandboxes=options)
     results = asyncio.run(
-        probe_all(done, offline, parallel=parallel, say=_say, only=(ORACLE, NOTHING))
+        probe_all(done, offline, parallel=parallel, say=say, only=(ORACLE, NOTHING))
     )
-    problems = {one.name: faults(results[one.name]) for one in found}
+    problems = {task: faults(outcomes) for task, outcomes in results.items()}
     _show_checks(results, problems)
-    sound = [one.task for one in done if not problems[one.directory.name]]
-    output.write_text("".join(f"{one.model_dump_json(exclude_defaults=True)}\n" for one in sound))
-    _say(f"{len(sound)} of {len(done)} tasks in {output}")
-    return 1 if any(problems.values()) else 0
+    _write_sound(output, done, results, problems)
+    return 1 if refused or any(problems.values()) else 0
 
 
 def _prepared(one: Candidate) -> Candidate:
@@ -165,71 +184,71 @@ def _prepared(one: Candidate) -> Candidate:
     for step in fetched:
         hosts = ", ".join(f"{host} ({count})" for host, count in step.hosts.items())
         size = f"{step.files} files, {len(step.tar) / 1e6:.1f} MB"
-        _say(f"{one.directory.name}: kept {size}; hosts: {hosts or 'none'}")
+        say(f"{one.directory.name}: kept {size}; hosts: {hosts or 'none'}")
     return Candidate(one.directory, prepared(one.directory, one.task, fetched))
 
 
-def read_all(directories: Sequence[Path], env: Sequence[str] = ()) -> list[TaskDirectory]:
-    """Reads task directories, and those in directories of them. Raises `ProRLError`."""
-    if not directories:
-        raise InvalidRequest.of_field("directories", "name at least one task directory")
-    variables = dict(_variable(one) for one in env)
-    found = [
-        TaskDirectory.read(path, variables) for one in directories for path in _task_paths(one)
+def _read(
+    directories: Sequence[Path], env: Sequence[str], *, strict: bool, with_probes: bool = False
+) -> tuple[list[Candidate], list[Refused]]:
+    """Shows the directories that are refused. Raises `ProRLError` if nothing is left."""
+    found, refused = read_all(directories, env, strict=strict, with_probes=with_probes)
+    show_refused(refused, _console())
+    if not found:
+        raise ProRLError(f"none of {len(refused)} task directories can be read")
+    return found, refused
+
+
+def _write_sound(
+    output: Path,
+    candidates: Sequence[Candidate],
+    results: Results,
+    problems: Mapping[str, Sequence[str]],
+) -> None:
+    """Writes the tasks without problems, with what was found out about their verifiers."""
+    sound = [
+        with_absent(one.task, absent_steps(results[one.directory.name]))
+        for one in candidates
+        if not problems[one.directory.name]
     ]
-    if len({one.name for one in found}) < len(found):
-        raise ProRLError("two task directories have the same name")
-    for one in found:
-        if unknown := one.unknown_keys():
-            _say(f"{one.path}/task.toml: left out, as by Harbor: {', '.join(unknown)}")
-    return found
+    _write(sound, output)
+    say(f"{len(sound)} of {len(candidates)} tasks in {output}")
 
 
-def _task_paths(directory: Path) -> Iterator[Path]:
-    if (directory / "task.toml").exists():
-        yield directory
-        return
-    inner = sorted(one.parent for one in directory.glob("*/task.toml"))
-    if not inner:
-        raise ProRLError(f"{directory} has no task.toml, nor has a directory in it")
-    yield from inner
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidRequest.of_field("--env", f"{text!r}: write it as NAME=VALUE")
-    return name, value
-
-
-def _say(line: str) -> None:
-    print(visible_line(line, limit=2000), file=sys.stderr, flush=True)
+def _write(tasks: Sequence[Task], output: Path) -> None:
+    output.write_text("".join(f"{one.model_dump_json(exclude_defaults=True)}\n" for one in tasks))
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _show_checks(results: dict[str, list[Outcome]], problems: dict[str, list[str]]) -> None:
+def _show_checks(results: Results, problems: Mapping[str, Sequence[str]]) -> None:
     names = list(dict.fromkeys(one.probe for some in results.values() for one in some))
     table = Table("task", *names, "verdict", box=None)
     for task, outcomes in results.items():
         rewards = {one.probe: one.reward for one in outcomes}
         cells = [_cell(rewards.get(name)) if name in rewards else "" for name in names]
-        table.add_row(task, *cells, "sound" if not problems[task] else "; ".join(problems[task]))
+        table.add_row(escape(task), *cells, escape("; ".join(_verdict(outcomes, problems[task]))))
     _console().print(table)
+
+
+def _verdict(outcomes: Sequence[Outcome], problems: Sequence[str]) -> list[str]:
+    said = list(problems) or ["sound"]
+    if absent_steps(outcomes):
+        said.append("the verifier gives no reward when it fails: reward_if_absent = 0")
+    return said
 
 
 def _cell(reward: float | None) -> str:
     return "error" if reward is None else f"{reward:g}"
 
 
-def _as_json(
-    results: dict[str, list[Outcome]], problems: dict[str, list[str]]
-) -> list[dict[str, object]]:
+def _as_json(results: Results, problems: Mapping[str, Sequence[str]]) -> list[dict[str, object]]:
     return [
         {
             "task": task,
             "problems": problems[task],
+            "reward_if_absent": 0 if absent_steps(outcomes) else None,
             "probes": [
                 {
                     "name": one.probe,

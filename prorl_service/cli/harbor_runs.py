@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from pydantic import JsonValue
+
 from prorl_service.agents.harbor.directory.checks import Outcome, probed, probes
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.agents.harbor.probes import ProbeAgent
@@ -68,12 +70,15 @@ async def probe_all(
 
 def _outcome(probe: str, rollout: Rollout) -> Outcome:
     problem = "" if rollout.error is None else rollout.error.message
-    steps = (rollout.report or {}).get("steps")
-    refused: list[str] = []
-    for step in steps if isinstance(steps, list) else []:
-        paths = step.get("refused") if isinstance(step, dict) else None
-        refused += [str(path) for path in paths] if isinstance(paths, list) else []
-    return Outcome(probe, rollout.reward, problem, refused)
+    reported = (rollout.report or {}).get("steps")
+    steps = [one for one in reported if isinstance(one, dict)] if isinstance(reported, list) else []
+    refused = [str(path) for step in steps for path in _list(step.get("refused"))]
+    absent = [index for index, step in enumerate(steps) if step.get("absent")]
+    return Outcome(probe, rollout.reward, problem, refused, absent)
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []
 
 
 async def evaluate(

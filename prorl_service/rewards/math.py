@@ -1,8 +1,9 @@
 """Scoring of mathematical answers with math-verify (https://github.com/huggingface/Math-Verify).
 
 An answer is LaTeX and counts as a whole: it is not searched, because a search also finds numbers of
-the question. docs/rewards.md says what math-verify takes to be equal, and where it errs. Comparing
-hostile LaTeX can take forever or fill memory: call `score_math` through a `ScoringPool`.
+the question. `rewards.exact` compares numbers; docs/rewards.md says what else math-verify takes to
+be equal, and where it errs. Comparing hostile LaTeX can take forever or fill memory: call
+`score_math` through a `ScoringPool`.
 """
 
 import re
@@ -52,9 +53,13 @@ def score_math(answer: str, gold: str) -> float:
     # Imported late: sympy takes 60 MB, which only the scoring workers should pay.
     from math_verify import verify
 
-    expected = _parsed_gold(gold)
+    from prorl_service.rewards.exact import is_false
+
+    expected, found = _parsed_gold(gold), _parsed(answer)
+    if any(map(is_false, found)):
+        return 0.0
     # Without its own time limits, which use SIGALRM: the pool ends a call that takes too long.
-    equal = verify(expected, _parsed(answer), allow_set_relation_comp=True, timeout_seconds=None)
+    equal = verify(expected, found, allow_set_relation_comp=True, timeout_seconds=None)
     return float(cast(bool, equal))
 
 
@@ -82,7 +87,7 @@ def _parsed(latex: str) -> list[Any]:
     """Returns the expression, where it is one, and its text in a normal form."""
     from math_verify import parse
 
-    box = f"\\boxed{{{latex}}}"
+    box = f"\\boxed{{{latex.strip().removeprefix('=')}}}"
     parsed = parse(box, _latex_only(), extraction_mode="first_match", parsing_timeout=None)
     return cast(list[Any], parsed)
 
@@ -92,7 +97,9 @@ def _latex_only() -> list[Any]:
     """Returns a configuration that parses only the content of the box, as LaTeX."""
     from math_verify import LatexExtractionConfig
 
+    from prorl_service.rewards.exact import mend_comparison
     from prorl_service.rewards.latex import mend_parser
 
     mend_parser()
+    mend_comparison()
     return [LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)]

@@ -14,13 +14,15 @@ from prorl_service.rewards.math import boxed, score_math
 
 RELATIVE_TOLERANCE = 1e-6
 """Largest relative difference of two equal numbers."""
-SMALL = 1e-3
 _WRAPPED = re.compile(
     r"\\(?:boxed|text|mathrm|mathbf|textbf|mathit|rm|bf|operatorname)\s*\{([^{}]*)\}"
 )
 _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|~|\\left\b|\\right\b|\\\(|\\\)|\\\[|\\\]|(?<!\\)\$")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _LABELLED = re.compile(r"\(?([A-Z])(?:\)\s*[:.]?|\s*[:.])\s*(.+)", re.DOTALL)
+_INTRODUCED = re.compile(
+    r"[(\[]*(?:option|answer|choice)(?:\s+is)?\s*[:.]?\s+(.+)", re.DOTALL | re.IGNORECASE
+)
 _MATHEMATICS = re.compile(r"[\\^_=+*/<>|]")
 _NUMBER = re.compile(
     r"([+-]?)"
@@ -50,12 +52,14 @@ def chosen_letter(text: str, options: Mapping[str, str], pattern: str | None) ->
 
 def _letter(said: str, options: Mapping[str, str]) -> str | None:
     said = normal_text(said)
-    alone = said.strip("()").upper()
+    alone = said.strip("()[] ").upper()
     if alone in options:
         return alone
     of_text = [letter for letter, text in options.items() if text and normal_text(text) == said]
     if of_text:
         return of_text[0] if len(of_text) == 1 else None
+    if introduced := _INTRODUCED.fullmatch(said):
+        return _letter(introduced[1], options)
     labelled = _LABELLED.fullmatch(said)
     if labelled is None or labelled[1] not in options:
         return None
@@ -79,8 +83,8 @@ def normal_text(text: str) -> str:
 def score_value(answer: str, gold: str) -> float:
     """Returns 1.0 when `answer`, the content of a box, has the value of `gold`, else 0.0.
 
-    math-verify is not asked about words, which it reads as products of letters ("on" is "no"),
-    units, which it leaves out, and small numbers, which it rounds to 0.
+    math-verify is not asked about words, which it reads as products of letters ("on" is "no"), and
+    units, which it leaves out.
     """
     theirs, ours = _quantity(answer), _quantity(gold)
     if theirs is not None and ours is not None and theirs[1] == ours[1]:
@@ -88,11 +92,8 @@ def score_value(answer: str, gold: str) -> float:
     if is_words(gold) or not _units_agree(answer, gold):
         return 0.0
     theirs, ours = (_quantity(_WRAPPED.sub("", text)) for text in (answer, gold))
-    if ours is not None and not ours[1]:
-        if theirs is not None and not theirs[1]:
-            return _close(theirs[0], ours[0])
-        if 0 < abs(ours[0]) < SMALL:
-            return 0.0
+    if theirs is not None and ours is not None and not theirs[1] and not ours[1]:
+        return _close(theirs[0], ours[0])
     try:
         return score_math(answer, gold)
     except ValueError:  # math-verify cannot read the gold answer

@@ -86,6 +86,14 @@ def test_all_other_differences_count(found: str, expected: str, same: bool) -> N
         ("1e-999999999", "0", True),
         ("1" * 5000, "1" * 4999 + "2", True),
         ("one", "1", False),
+        ("1000", "1_000", False),
+        ("1_000", "1000", False),
+        ("\u0661\u0662", "12", False),
+        ("\uff11", "1", False),
+        ("0x10", "16", False),
+        (".5", "0.5", True),
+        ("+5.", "5", True),
+        ("-5E-1", "-0.5", True),
     ],
 )
 def test_numbers_may_differ_by_a_tolerance(found: str, expected: str, same: bool) -> None:
@@ -117,12 +125,38 @@ def test_a_value_equals_its_json(value: Any) -> None:
         ("null", None, None, True),
         ("[" * 100_000, [], None, False),
         ("9" * 10_000, 9, None, False),
+        ("true", 1, None, False),
+        ("true", 1, 1e-6, False),
+        ("1", True, None, False),
+        ("0.0", False, 1e-6, False),
+        ("[true]", [1], None, False),
+        ("true", [1], None, False),
+        ('{"a": [1, false]}', {"a": [1, 0]}, None, False),
+        ("[[true, false]]", [[True, False]], None, True),
+        ("1.0", 1, None, True),
     ],
 )
 def test_values_are_compared_as_json(
     found: str, expected: Any, tolerance: float | None, same: bool
 ) -> None:
     assert same_value(found, expected, tolerance) is same
+
+
+@given(VALUES, st.sampled_from([None, 1e-6]))
+def test_booleans_in_the_place_of_numbers_are_wrong(value: Any, tolerance: float | None) -> None:
+    swapped = with_booleans(value)
+    is_unchanged = json.dumps(swapped) == json.dumps(value)
+    assert same_value(json.dumps(swapped), value, tolerance) is is_unchanged
+    assert same_value(json.dumps(value), swapped, tolerance) is is_unchanged
+
+
+def with_booleans(value: Any) -> Any:
+    """Returns the value with a boolean for each 0 and 1."""
+    if isinstance(value, list):
+        return [with_booleans(item) for item in value]
+    if isinstance(value, dict):
+        return {key: with_booleans(item) for key, item in value.items()}
+    return bool(value) if value in (0, 1) else value
 
 
 @given(st.text(), VALUES, st.sampled_from([None, 0.5]))

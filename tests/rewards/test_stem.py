@@ -41,6 +41,24 @@ OPTIONS = {"A": "nucleus", "B": "C. elegans", "C": "The cell", "D": "x^2", "E": 
         ("F: the cell", None),
         ("", None),
         ("cell wall", None),
+        ("Option C", "C"),
+        (r"\text{Option C}", "C"),
+        ("option c.", "C"),
+        ("(Option C)", "C"),
+        ("Option (C)", "C"),
+        ("Answer: C", "C"),
+        ("The answer is C", "C"),
+        ("Answer: option C", "C"),
+        ("Answer: C: the cell", "C"),
+        ("Choice [C]", "C"),
+        ("[C]", "C"),
+        ("[ C ]", "C"),
+        ("Answer: the cell", "C"),
+        ("Option A: the cell", None),
+        ("Option A or C", None),
+        ("Option F", None),
+        ("Option", None),
+        ("OptionC", None),
     ],
 )
 def test_an_option_is_named_by_letter_or_text(said: str, letter: str | None) -> None:
@@ -64,6 +82,12 @@ def test_a_rows_own_pattern_comes_first(reply: str, letter: str | None) -> None:
 def test_a_pattern_may_lack_a_group_or_match_an_empty_one() -> None:
     assert chosen_letter("D!", OPTIONS, r"[A-Z](?=!)") == "D"
     assert chosen_letter(r"say: nothing \boxed{D}", OPTIONS, r"say: ([A-Z])?") == "D"
+
+
+def test_the_text_of_an_option_goes_before_the_word_option() -> None:
+    options = {"A": "Option B", "B": "something else"}
+    assert chosen_letter(r"\boxed{Option B}", options, None) == "A"
+    assert chosen_letter(r"\boxed{Option A}", options, None) == "A"
 
 
 def test_only_the_right_option_in_a_box_scores() -> None:
@@ -134,6 +158,11 @@ def _quiet() -> Iterator[None]:
         ("ATGC", "CGTA", 0.0),
         ("CO", "OC", 0.0),
         ("5", "5 or 6", 0.0),
+        ("5", "4=5", 0.0),
+        ("5", "2+3=5", 1.0),
+        ("5", "=5", 1.0),
+        (r"\frac{1}{2004!}", r"\frac{1}{2006!}", 0.0),
+        (r"1.6 \times 10^{-19}", r"\frac{16}{10^{20}}", 1.0),
         ("}{", "x", 0.0),
     ],
 )

@@ -227,6 +227,8 @@ class HarborAgent(LoopAgent):
                     "name": step.name,
                     "rewards": dict(verified.rewards),
                     "problem": verified.problem,
+                    "remark": verified.remark,
+                    "absent": verified.is_absent,
                     "refused": [*verified.refused],
                     "hosts": {**verified.hosts},
                     "log": verified.log[-LOG_CHARS:],

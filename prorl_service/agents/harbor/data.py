@@ -95,6 +95,9 @@ class Verifier(_Data):
     )
     network: Network = Network()
     collect: list[Collect] = []
+    reward_if_absent: float | None = Field(
+        None, description="Reward where the verifier gives none and its exit code is not 0."
+    )
 
 
 class Step(_Data):

@@ -1,8 +1,13 @@
-"""Rewards of a Harbor verifier: its files read as Harbor 0.25 reads them, steps combined. Pure."""
+"""Rewards of a Harbor verifier: its files read as Harbor 0.25 reads them, steps combined. Pure.
+
+Unlike in Harbor, a JSON file that holds no rewards leaves the text file to count, if there is one:
+some task sets write a report as JSON, for readers that take the text first.
+"""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from prorl_service.schemas.numbers import mean_of, shown
@@ -31,13 +36,23 @@ class RewardFiles:
             self.json if JSON_FILE in named else None, self.text if TEXT_FILE in named else None
         )
 
-    def read(self) -> Rewards:
-        """Raises `NoReward`."""
-        if self.json is not None:
-            return _of_json(self.json)
-        if self.text is not None:
-            return {"reward": _of_text(self.text)}
-        raise NoReward(f"the verifier wrote neither {JSON_FILE} nor {TEXT_FILE}")
+    def read(self) -> tuple[Rewards, str]:
+        """Returns the rewards, and a remark if not the first file counts. Raises `NoReward`."""
+        if self.json is None and self.text is None:
+            raise NoReward(f"the verifier wrote neither {JSON_FILE} nor {TEXT_FILE}")
+        if self.json is None:
+            return self._of_text_alone(), ""
+        try:
+            return _of_json(self.json), ""
+        except NoReward as error:
+            with suppress(NoReward):
+                return self._of_text_alone(), f"{error}: {TEXT_FILE} counts"
+            raise
+
+    def _of_text_alone(self) -> Rewards:
+        if self.text is None:
+            raise NoReward(f"there is no {TEXT_FILE}")
+        return {"reward": _of_text(self.text)}
 
 
 def _of_text(content: bytes) -> float:

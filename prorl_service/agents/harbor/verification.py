@@ -51,6 +51,10 @@ class Verified:
     rewards: Rewards
     problem: str = ""
     """Reason why there is no reward of the verifier's own, so that it is 0."""
+    remark: str = ""
+    """Reason why the rewards are others than the first file says."""
+    is_absent: bool = False
+    """Whether the reward is the task's own for a verifier that fails without one."""
     refused: list[str] = field(default_factory=list)
     """Paths that the guard left out."""
     log: str = ""
@@ -114,12 +118,17 @@ async def _verified(
 
 async def _graded(workplace: Workplace, step: Step) -> Verified:
     named = await _put_tests(workplace, step)
-    log, problem = await _run(workplace, step)
+    run = await _run(workplace, step)
     files = await _reward_files(workplace)
+    absent = step.verifier.reward_if_absent
     try:
-        return Verified(files.only(named).read(), log=log)
+        rewards, remark = files.only(named).read()
     except NoReward as error:
-        return Verified({"reward": 0.0}, problem or str(error), log=log)
+        if absent is None or run.problem or not run.exit_code:
+            return Verified({"reward": 0.0}, run.problem or str(error), log=run.log)
+        remark = f"{error}, exit code {run.exit_code}: `reward_if_absent` counts"
+        return Verified({"reward": absent}, remark=remark, is_absent=True, log=run.log)
+    return Verified(rewards, remark=remark, log=run.log)
 
 
 async def _restored(workplace: Workplace, data: HarborData, layer: Layer) -> list[str]:
@@ -163,8 +172,15 @@ async def _put_tests(workplace: Workplace, step: Step) -> list[str]:
     return sorted(named)
 
 
-async def _run(workplace: Workplace, step: Step) -> tuple[str, str]:
-    """Runs the verifier. Returns the end of its output, and a problem: its exit code is none."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    log: str
+    exit_code: int | None
+    """Exit code, which alone says nothing; None for a verifier that was stopped."""
+    problem: str
+
+
+async def _run(workplace: Workplace, step: Step) -> _Run:
     exports = _exports(step.verifier.environment)
     command = f"{exports}cd {shlex.quote(workplace.workdir)}; {TESTS}/test.sh"
     quiet = f"( {command} ) > {LOG} 2>&1 < /dev/null"
@@ -172,7 +188,7 @@ async def _run(workplace: Workplace, step: Step) -> tuple[str, str]:
     await workplace.sandbox.end_processes()
     problem = f"{TIMED_OUT} {step.verifier.timeout_s:g} s" if done.data.get("timed_out") else ""
     log = await _content(workplace, LOG, MAX_LOG_BYTES) or b""
-    return log.decode(errors="replace"), problem
+    return _Run(log.decode(errors="replace"), done.data.get("exit_code"), problem)
 
 
 def _exports(environment: Mapping[str, str]) -> str:

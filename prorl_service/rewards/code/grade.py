@@ -5,6 +5,7 @@ hostile program can only fail.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ from enum import StrEnum
 from typing import Any
 
 SPARE_OUTPUT_BYTES = 1 << 16
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""Numbers that programs print. Python's own readers also accept `1_000` and the digits of all
+scripts."""
 
 
 class CaseOutcome(StrEnum):
@@ -152,8 +157,6 @@ def _same_tokens(found: Sequence[str], expected: Sequence[str], tolerance: float
 
 
 def _same(value: Any, expected: Any, tolerance: float | None) -> bool:
-    if value == expected or tolerance is None:
-        return bool(value == expected)
     if isinstance(value, list) and isinstance(expected, list):
         return len(value) == len(expected) and all(
             _same(item, other, tolerance) for item, other in zip(value, expected, strict=True)
@@ -162,13 +165,19 @@ def _same(value: Any, expected: Any, tolerance: float | None) -> bool:
         return value.keys() == expected.keys() and all(
             _same(item, expected[key], tolerance) for key, item in value.items()
         )
-    numbers = all(type(one) in (int, float) for one in (value, expected))
+    if isinstance(value, bool) or isinstance(expected, bool):  # Python's True equals 1
+        return value is expected
+    if value == expected or tolerance is None:
+        return bool(value == expected)
+    numbers = all(isinstance(one, int | float) for one in (value, expected))
     return numbers and _is_close(repr(value), repr(expected), tolerance)
 
 
 def _is_close(found: str, expected: str, tolerance: float) -> bool:
+    if not (_NUMBER.fullmatch(found) and _NUMBER.fullmatch(expected)):
+        return False
     try:
         number, other = Decimal(found), Decimal(expected)
         return abs(number - other) <= Decimal(repr(tolerance)) * max(Decimal(1), abs(other))
-    except ArithmeticError:  # not numbers, not finite, or out of range
+    except ArithmeticError:  # out of range
         return False

@@ -8,6 +8,7 @@ from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client.harness import with_harness
 from prorl_service.schemas import Blame, FinishReason
 from prorl_service.testing import play
+from prorl_service.testing.playing import Played
 from prorl_service.testing.replies import call
 from tests.agents.harbor.directories import DONE, LIMITS, SOLVE, directory, played
 
@@ -90,6 +91,45 @@ async def test_a_verifier_without_a_reward_is_not_the_policys_fault(
     assert ended.rollout.error is not None
     assert ended.rollout.error.blame is Blame.EVALUATOR
     assert problem in ended.rollout.error.message
+
+
+STRICT = "#!/bin/bash\nset -e\n[ -e answer.txt ]\necho 1 > /logs/verifier/reward.txt\n"
+"""A verifier that gives a reward only for success."""
+
+
+async def test_a_task_may_say_what_a_missing_reward_is(tmp_path: Path) -> None:
+    task = directory(tmp_path, test=STRICT)
+    task.toml.verifier.reward_if_absent = 0.0
+    ended = await played(task)
+    assert ended.reward == 0.0
+    assert ended.rollout.reward_components["verifier_broken"] == 0.0
+    assert steps_of(ended)[0]["absent"] is True
+    assert "exit code 1" in str(steps_of(ended)[0]["remark"])
+    assert (await played(task, SOLVE)).reward == 1.0
+
+
+async def test_a_missing_reward_without_a_failure_is_the_evaluators(tmp_path: Path) -> None:
+    task = directory(tmp_path, test="true")
+    task.toml.verifier.reward_if_absent = 0.0
+    ended = await played(task)
+    assert ended.rollout.error is not None
+    assert ended.rollout.error.blame is Blame.EVALUATOR
+
+
+async def test_the_text_counts_if_the_json_holds_no_rewards(tmp_path: Path) -> None:
+    report = '{"score": 1.0, "passed": 28, "status": "pass", "failures": []}'
+    test = f"echo '{report}' > /logs/verifier/reward.json\necho 1 > /logs/verifier/reward.txt\n"
+    ended = await played(directory(tmp_path, test=test))
+    assert ended.reward == 1.0
+    assert ended.rollout.reward_components["verifier_broken"] == 0.0
+    assert str(steps_of(ended)[0]["remark"]).endswith("reward.txt counts")
+
+
+def steps_of(ended: Played) -> list[dict[str, object]]:
+    assert ended.rollout.report is not None
+    steps = ended.rollout.report["steps"]
+    assert isinstance(steps, list)
+    return [dict(one) for one in steps if isinstance(one, dict)]
 
 
 async def test_a_verifier_that_hangs_is_a_reward_of_zero(tmp_path: Path) -> None:

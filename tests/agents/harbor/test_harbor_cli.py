@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,6 +12,8 @@ from threading import Thread
 
 import pytest
 
+from prorl_service.agents.harbor.data import HarborData
+from prorl_service.errors import TaskError
 from prorl_service.schemas import Task
 from tests.agents.harbor.directories import TEST, directory
 from tests.sandbox.images.debian import debian_image
@@ -45,6 +48,60 @@ def test_a_task_that_cheats_can_win_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "doing nothing gets 1" in done.stdout
     assert "it has no solution/solve.sh to check with" in done.stdout
+
+
+def test_a_verifier_without_a_reward_on_failure_is_found_out(tmp_path: Path) -> None:
+    strict = "set -e\n[ -e answer.txt ]\necho 1 > /logs/verifier/reward.txt\n"
+    directory(tmp_path / "strict", test=strict, files=SOLUTION)
+    directory(tmp_path / "broken", test="exit 3\n", files=SOLUTION)
+    output, results = tmp_path / "tasks.jsonl", tmp_path / "results.json"
+    done = prorl("check", tmp_path, "-j", 4, "-o", output, "--json", results)
+    assert done.returncode == 1, done.stderr
+    assert "the verifier gives no reward when it fails: reward_if_absent = 0" in done.stdout
+    assert "the verifier gives the solution no reward" in done.stdout
+    found = {one["task"]: one["reward_if_absent"] for one in json.loads(results.read_text())}
+    assert found == {"strict": 0, "broken": None}
+    [line] = output.read_text().splitlines()
+    task = Task.model_validate_json(line)
+    assert task.task_id == "strict"
+    assert HarborData.model_validate(task.data).steps[0].verifier.reward_if_absent == 0
+
+
+def test_directories_that_cannot_be_read_stop_no_others(tmp_path: Path) -> None:
+    directory(tmp_path / "good")
+    for name, toml in [("gpu", "gpus = 1\n"), ("list", '[task]\nname = "x"\n')]:
+        with suppress(TaskError):
+            directory(tmp_path / name, toml=toml)
+    broken = tmp_path / "list" / "task.toml"
+    broken.write_text("artifacts = 'text'\n" + broken.read_text())
+    named = '[task]\nname = "good"\n'
+    with suppress(TaskError):
+        directory(tmp_path / "twin", toml=named)
+    with suppress(TaskError):
+        directory(tmp_path / "secret", toml='env = {A = "${SECRET}"}\n')
+    (tmp_path / "secret" / "instruction.md").write_bytes(b"\xff")
+    output = tmp_path / "tasks.jsonl"
+    done = prorl("tasks", tmp_path, "-o", output)
+    assert done.returncode == 1, done.stderr
+    assert len(output.read_text().splitlines()) == 1
+    lines = {Path(line.split()[0]).name: line for line in done.stdout.splitlines()[1:]}
+    assert set(lines) == {"gpu", "list", "twin", "secret"}
+    assert "task.toml: environment.gpus = 1: sandboxes have no GPU" in lines["gpu"]
+    assert "task.toml: artifacts: Input should be" in lines["list"]
+    assert f"its name 'good' is that of {tmp_path}/good" in lines["twin"]
+    strict = prorl("tasks", tmp_path, "-o", output, "--strict")
+    assert strict.returncode == 2
+    assert "sandboxes have no GPU" in strict.stderr
+
+
+def test_nothing_but_directories_that_cannot_be_read(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with suppress(TaskError):
+            directory(tmp_path / name, toml="gpus = 1\n")
+    done = prorl("tasks", tmp_path, "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "none of 2 task directories can be read" in done.stderr
+    assert done.stdout.count("sandboxes have no GPU") == 2
 
 
 def test_a_model_is_evaluated(tmp_path: Path) -> None:

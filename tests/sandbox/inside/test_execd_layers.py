@@ -202,6 +202,69 @@ async def test_links_of_a_layer_are_not_followed(isolated: RemoteSandbox) -> Non
     assert await output(isolated, "ls /workspace") == ""
 
 
+async def test_hard_links_stay_one_file(isolating: SandboxProvider) -> None:
+    script = """
+        head -c 1000000 /dev/urandom > file; mkdir links /tmp/t
+        for i in $(seq 119); do ln file links/$i; done
+        echo one > /tmp/t/one; ln /tmp/t/one /tmp/t/two; chmod 640 /tmp/t/two
+    """
+    look = """
+        stat -c %h file; stat -c %i file links/* | sort -u | wc -l; stat -c %s links/119
+        stat -c '%h %a' /tmp/t/one; cat /tmp/t/two
+    """
+    async with started(isolating, IMAGE_LIMITS) as sandbox:
+        await output(sandbox, script)
+        assert (await saved(sandbox)).size_bytes < 2_000_000
+    assert await moved(isolating, script, Guard(), look) == "120\n1\n1000000\n2 640\none|"
+
+
+async def test_hard_links_of_large_files_go_in_pieces() -> None:
+    async with new_provider("apptainer") as provider:
+        script = """
+            mkdir -p /opt; for i in 1 2 3 4 5; do head -c 9000000 /dev/zero > /opt/z$i; done
+            for i in 1 2 3 4 5; do ln /opt/z$i /y$i; done; mkdir /usr/new
+            echo x > /usr/new/a; ln /usr/new/a /usr/new/b
+        """
+        look = "stat -c '%h %s' /y? /opt/z? | sort -u; cat /usr/new/b"
+        assert await moved(provider, script, GUARD, look) == "2 9000000\nx|"
+
+
+@pytest.mark.parametrize(
+    ("script", "kept", "refused"),
+    [
+        ("echo x > /a; ln /a /conftest.py", "/a", "conftest.py"),
+        ("echo x > /a; mkdir /tests; ln /a /tests/b", "/a", "tests,tests/b"),
+        ("mkdir /tests; echo x > /tests/a; ln /tests/a /zz", "/zz", "tests,tests/a"),
+        ("echo x > /usr/bin/env; ln /usr/bin/env /zz", "/zz", "usr/bin/env"),
+        ("echo x > /conftest.py; ln /conftest.py /pytest.ini", "", "conftest.py,pytest.ini"),
+        (
+            "d=/usr/lib/python3/dist-packages; mkdir -p $d; echo import os > /a; ln /a $d/a.pth",
+            "/a",
+            "usr/lib/python3/dist-packages/a.pth",
+        ),
+    ],
+)
+async def test_a_guard_looks_at_each_name_of_a_file(script: str, kept: str, refused: str) -> None:
+    look = (
+        "for file in /a /zz /tests/a /tests/b /conftest.py; do [ ! -e $file ] || echo $file; done"
+    )
+    async with new_provider("apptainer") as provider:
+        assert await moved(provider, script, GUARD, look) == f"{kept}|{refused}"
+
+
+@pytest.mark.parametrize("first", ["usr/bin/env", "etc/debian_version", "none", "etc", "bin/sh"])
+async def test_a_link_to_what_no_layer_brought_is_refused(first: str) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.LNKTYPE, first
+        tar.addfile(link)
+    layer = Layer()
+    layer.append(content.getvalue())
+    async with new_provider("apptainer") as provider, started(provider, IMAGE_LIMITS) as sandbox:
+        assert await sandbox.restore_layer(layer, Guard()) == ["link"]
+
+
 async def test_a_sandbox_without_isolation_refuses() -> None:
     async with running("process") as sandbox:
         with pytest.raises(SandboxError, match="processes of its own"):

@@ -4,9 +4,10 @@ The cheats need no knowledge of a task. They aim at the verifier: its reward, it
 programs, its files of settings. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from prorl_service.agents.harbor.data import HarborData
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.agents.harbor.probes import Act, Probe, ProbeAgent
 from prorl_service.schemas import Task
@@ -96,9 +97,24 @@ def probes(directory: TaskDirectory) -> list[Probe]:
 
 
 def probed(task: Task, probe: Probe, agent: str = ProbeAgent.name) -> Task:
-    """Returns the task of the probe's agent."""
-    data = {**task.data, "probe": probe.model_dump(mode="json", exclude_defaults=True)}
+    """Returns the task of the probe's agent. Verifiers without a reward are told from broken ones
+    by their exit code."""
+    every_step = range(len(HarborData.model_validate(task.data).steps))
+    data = {
+        **with_absent(task, every_step).data,
+        "probe": probe.model_dump(mode="json", exclude_defaults=True),
+    }
     return task.model_copy(update={"agent": agent, "data": data})
+
+
+def with_absent(task: Task, steps: Collection[int]) -> Task:
+    """Returns the task with a reward of 0 where verifiers of these steps fail without one."""
+    data = HarborData.model_validate(task.data)
+    for index in steps:
+        verifier = data.steps[index].verifier
+        verifier.reward_if_absent = verifier.reward_if_absent or 0.0
+    changed = data.model_dump(mode="json", exclude_defaults=True)
+    return task.model_copy(update={"data": changed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +126,40 @@ class Outcome:
     problem: str = ""
     """Reason why there is no reward."""
     refused: Sequence[str] = ()
+    absent: Collection[int] = ()
+    """Steps whose verifier failed without a reward."""
+
+
+def absent_steps(outcomes: Sequence[Outcome]) -> list[int]:
+    """Returns the steps whose verifier gives the solution a reward, and none to no work at all."""
+    by_probe = {one.probe: one for one in outcomes}
+    oracle, nothing = by_probe.get(ORACLE), by_probe.get(NOTHING)
+    if oracle is None or nothing is None or oracle.reward is None:
+        return []
+    return sorted({*nothing.absent} - {*oracle.absent})
 
 
 def faults(outcomes: Sequence[Outcome]) -> list[str]:
     """Returns what is wrong with a task, in words; nothing for a sound one."""
-    rewards = {one.probe: one.reward for one in outcomes}
+    by_probe = {one.probe: one for one in outcomes}
+    nothing = by_probe.get(NOTHING)
+    base = None if nothing is None else nothing.reward
     found = [f"{one.probe}: {one.problem}" for one in outcomes if one.reward is None]
-    base = rewards.get(NOTHING)
-    for probe, reward in rewards.items():
-        if reward is None:
-            continue
-        if probe == ORACLE:
-            if reward < 1:
-                found.append(f"the solution gets {reward:g}, not 1")
-        elif probe == NOTHING:
-            if reward >= 1:
-                found.append(f"doing nothing gets {reward:g}")
-        elif base is not None and reward > base:
-            found.append(f"the cheat {probe!r} gets {reward:g}")
-    if ORACLE not in rewards:
+    found += [said for one in outcomes if (said := _fault(one, base))]
+    if ORACLE not in by_probe:
         found.append("it has no solution/solve.sh to check with")
     return found
+
+
+def _fault(outcome: Outcome, base: float | None) -> str:
+    """`base` is the reward of doing nothing."""
+    probe, reward = outcome.probe, outcome.reward
+    if reward is None:
+        return ""
+    if probe == ORACLE:
+        if outcome.absent:
+            return "the verifier gives the solution no reward"
+        return f"the solution gets {reward:g}, not 1" if reward < 1 else ""
+    if probe == NOTHING:
+        return f"doing nothing gets {reward:g}" if reward >= 1 else ""
+    return f"the cheat {probe!r} gets {reward:g}" if base is not None and reward > base else ""

@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Collection
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -65,17 +66,31 @@ def names(layer: Layer) -> set[str]:
 def _kept(layer: Layer, without: Collection[str], dropped: Collection[str]) -> tuple[bytes, int]:
     """Returns the tar of a layer's files, apart from some, and their number. Deletions are left
     out."""
-    content, files = io.BytesIO(), 0
-    with tarfile.open(fileobj=content, mode="w") as new:
-        for piece in layer.pieces():
-            with tarfile.open(fileobj=io.BytesIO(piece)) as old:
-                for entry in old:
-                    is_dropped = any(_is_below(entry.name, one) for one in dropped)
-                    if is_dropped or entry.name in without or "/.wh." in f"/{entry.name}":
-                        continue
-                    files += not entry.isdir()
-                    new.addfile(entry, old.extractfile(entry) if entry.isreg() else None)
-    return content.getvalue(), files
+    content, kept = io.BytesIO(), set[str]()
+    [whole] = layer.pieces(max(1, layer.size_bytes))  # a link may be far from its file
+    with (
+        tarfile.open(fileobj=content, mode="w") as new,
+        tarfile.open(fileobj=io.BytesIO(whole)) as old,
+    ):
+        for entry in old:
+            is_dropped = any(_is_below(entry.name, one) for one in dropped)
+            if is_dropped or entry.name in without or "/.wh." in f"/{entry.name}":
+                continue
+            if not entry.isdir():
+                kept.add(entry.name)
+            if entry.islnk() and entry.linkname not in kept:
+                file = _as_file(entry, old.getmember(entry.linkname))
+                new.addfile(file, old.extractfile(entry))
+            else:
+                new.addfile(entry, old.extractfile(entry) if entry.isreg() else None)
+    return content.getvalue(), len(kept)
+
+
+def _as_file(link: tarfile.TarInfo, file: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Returns the entry of a file for one of its further names."""
+    entry = copy(file)
+    entry.name = link.name
+    return entry
 
 
 def _is_below(path: str, root: str) -> bool:

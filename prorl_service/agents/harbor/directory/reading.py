@@ -149,6 +149,9 @@ class TaskDirectory:
                 wire.Collect(command=hook.command, timeout_s=hook.timeout_sec)
                 for hook in (own.collect or shared.collect)
             ],
+            reward_if_absent=(
+                shared.reward_if_absent if own.reward_if_absent is None else own.reward_if_absent
+            ),
         )
 
     def _verifier_network(self, own: config.Verifier, place: wire.Place | None) -> wire.Network:

@@ -3,7 +3,7 @@
 The tar has the entries that `tar` has, and marks what was deleted as layers of OCI images do: an
 empty file `.wh.NAME`, and `.wh..wh..opq` in a directory that hides the image's. Restoring is for a
 sandbox in which nothing has run yet: names are taken as they are, except that none leaves the root
-and that what `Guard` refuses is left out. Hard links become files of their own.
+and that what `Guard` refuses is left out. Files that were one file by several names are so again.
 """
 
 import errno
@@ -18,7 +18,7 @@ from functools import partial
 from io import BytesIO
 from typing import Any, BinaryIO
 
-from .files import NEVER_WAIT
+from .files import NEVER_WAIT, open_regular
 from .guard import Guard
 from .namespaces import Written
 from .request import Request
@@ -30,6 +30,8 @@ OPAQUE = ".wh..wh..opq"
 _OPAQUE_ATTRIBUTE = "user.overlay.opaque"
 _READ_ONLY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | NEVER_WAIT
 ROOT = os.O_RDONLY | os.O_DIRECTORY
+GUARDED_BYTES = 1 << 16
+"""Beginning of a file that the guard looks at."""
 
 
 def save_layer(written: Sequence[Written], request: Request) -> None:
@@ -39,45 +41,65 @@ def save_layer(written: Sequence[Written], request: Request) -> None:
     in_worker(request, partial(_save, written, request.arguments["max_bytes"]))
 
 
-def restore_layer(request: Request) -> None:
+def restore_layer(written: Sequence[Written], request: Request) -> None:
     """Answers with the names of what was refused, as JSON."""
     guard = Guard(**request.arguments["guard"])
-    in_worker(request, partial(_restore, request.payload, guard))
+    in_worker(request, partial(_restore, request.payload, guard, written))
 
 
 def _save(written: Sequence[Written], max_bytes: int, out: BinaryIO) -> None:
     with tarfile.open(fileobj=Bounded(out, max_bytes), mode="w|") as tar:  # type: ignore[call-overload]
+        saving = _Saving(tar)
         for root in written:
             directory = os.open(".", _READ_ONLY, dir_fd=root.directory)
-            _add_directory(tar, directory, f"{root.prefix}/" if root.prefix else "", MAX_DEPTH)
+            saving.add_directory(directory, f"{root.prefix}/" if root.prefix else "", MAX_DEPTH)
 
 
-def _add_directory(tar: tarfile.TarFile, directory: int, prefix: str, depth: int) -> None:
-    """Adds what a directory holds. Closes it."""
-    try:
-        if not depth:
-            raise OSError(errno.ELOOP, "nested too deeply")
-        with os.scandir(directory) as entries:
-            names = sorted(entry.name for entry in entries)
-        if _is_opaque(directory):
-            tar.addfile(tar.tarinfo(prefix + OPAQUE))
-        for name in names:
-            with suppress(FileNotFoundError, PermissionError):
-                _add(tar, directory, name, prefix, depth)
-    finally:
-        os.close(directory)
+class _Saving:
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+        self._names: dict[tuple[int, int], str] = {}
+        """First names in the tar of files with several, by device and inode."""
 
+    def add_directory(self, directory: int, prefix: str, depth: int) -> None:
+        """Adds what a directory holds. Closes it."""
+        try:
+            if not depth:
+                raise OSError(errno.ELOOP, "nested too deeply")
+            with os.scandir(directory) as entries:
+                names = sorted(entry.name for entry in entries)
+            if _is_opaque(directory):
+                self._tar.addfile(self._tar.tarinfo(prefix + OPAQUE))
+            for name in names:
+                with suppress(FileNotFoundError, PermissionError):
+                    self._add(directory, name, prefix, depth)
+        finally:
+            os.close(directory)
 
-def _add(tar: tarfile.TarFile, directory: int, name: str, prefix: str, depth: int) -> None:
-    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    if stat.S_ISCHR(status.st_mode):
-        tar.addfile(tar.tarinfo(prefix + DELETED + name))
-    elif stat.S_ISDIR(status.st_mode):
-        inner = os.open(name, _READ_ONLY, dir_fd=directory)
-        add_entry(tar, directory, name, prefix)
-        _add_directory(tar, inner, f"{prefix}{name}/", depth - 1)
-    else:
-        add_entry(tar, directory, name, prefix)
+    def _add(self, directory: int, name: str, prefix: str, depth: int) -> None:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISCHR(status.st_mode):
+            self._tar.addfile(self._tar.tarinfo(prefix + DELETED + name))
+        elif stat.S_ISDIR(status.st_mode):
+            inner = os.open(name, _READ_ONLY, dir_fd=directory)
+            add_entry(self._tar, directory, name, prefix)
+            self.add_directory(inner, f"{prefix}{name}/", depth - 1)
+        elif stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            self._add_one_of_several(status, directory, name, prefix)
+        else:
+            add_entry(self._tar, directory, name, prefix)
+
+    def _add_one_of_several(
+        self, status: os.stat_result, directory: int, name: str, prefix: str
+    ) -> None:
+        file = (status.st_dev, status.st_ino)
+        if file in self._names:
+            info = self._tar.tarinfo(prefix + name)
+            info.type, info.linkname = tarfile.LNKTYPE, self._names[file]
+            self._tar.addfile(info)
+        else:
+            add_entry(self._tar, directory, name, prefix)
+            self._names[file] = prefix + name
 
 
 def _is_opaque(directory: int) -> bool:
@@ -90,45 +112,124 @@ def _is_opaque(directory: int) -> bool:
 # --- on top of another sandbox's files ------------------------------------------------------------
 
 
-def _restore(content: bytes, guard: Guard, out: BinaryIO) -> None:
-    refused: list[str] = []
+def _restore(content: bytes, guard: Guard, written: Sequence[Written], out: BinaryIO) -> None:
     try:
         with tarfile.open(fileobj=BytesIO(content), mode="r:") as tar:
+            restoring = _Restoring(tar, guard, written)
             for entry in tar:
-                _put(tar, entry, guard, refused)
+                restoring.put(entry)
     except tarfile.TarError as error:
         raise OSError(errno.EINVAL, str(error)) from error
-    out.write(json.dumps(refused).encode())
+    out.write(json.dumps(restoring.refused).encode())
 
 
-def _put(tar: tarfile.TarFile, entry: tarfile.TarInfo, guard: Guard, refused: list[str]) -> None:
-    parts = entry.name.strip("/").split("/")
+def _parts(path: str) -> list[str]:
+    parts = path.strip("/").split("/")
     if ".." in parts or "" in parts:
         raise OSError(errno.EPERM, "a name that leaves the root")
-    name, deleted = parts[-1], parts[-1].startswith(DELETED)
-    if deleted and name != OPAQUE:
-        name = name.removeprefix(DELETED)
-    path = "/".join([*parts[:-1], name])
-    parent = _parent(parts[:-1])
-    if parent is None:
-        refused.append(path)
-        return
-    try:
-        if name == OPAQUE:
-            _empty(parent, "/".join(parts[:-1]), guard, refused)
-        elif guard.refuses(path, _content(tar, entry), is_directory=entry.isdir()):
-            refused.append(path)
-        elif deleted:
-            _remove(parent, name)
+    return parts
+
+
+class _Restoring:
+    """One piece of a layer."""
+
+    def __init__(self, tar: tarfile.TarFile, guard: Guard, written: Sequence[Written]) -> None:
+        self._tar = tar
+        self._guard = guard
+        self._written = written
+        self._refused_files: dict[str, tarfile.TarInfo] = {}
+        self.refused: list[str] = []
+
+    def put(self, entry: tarfile.TarInfo) -> None:
+        parts = _parts(entry.name)
+        name, deleted = parts[-1], parts[-1].startswith(DELETED)
+        if deleted and name != OPAQUE:
+            name = name.removeprefix(DELETED)
+        path = "/".join([*parts[:-1], name])
+        parent = _parent(parts[:-1])
+        if parent is None:
+            self._refuse(entry, path)
+            return
+        try:
+            if name == OPAQUE:
+                self._empty(parent, "/".join(parts[:-1]))
+            elif entry.islnk():
+                self._link(entry, parent, path)
+            elif deleted:
+                self._delete(parent, path)
+            else:
+                self._put_file(entry, parent, path)
+        finally:
+            os.close(parent)
+
+    def _delete(self, parent: int, path: str) -> None:
+        if self._guard.refuses(path, b"", is_directory=False):
+            self.refused.append(path)
         else:
-            _write(tar, entry, parent, name)
+            _remove(parent, path.rpartition("/")[2])
+
+    def _put_file(self, entry: tarfile.TarInfo, parent: int, path: str) -> None:
+        """Writes a file, link or directory."""
+        if self._guard.refuses(path, self._content(entry), is_directory=entry.isdir()):
+            self._refuse(entry, path)
+        else:
+            _write(self._tar, entry, parent, path.rpartition("/")[2])
+
+    def _refuse(self, entry: tarfile.TarInfo, path: str) -> None:
+        self.refused.append(path)
+        if entry.isreg():
+            self._refused_files[path] = entry
+
+    def _content(self, entry: tarfile.TarInfo) -> bytes:
+        """Returns the beginning of a file's content."""
+        file = self._tar.extractfile(entry) if entry.isreg() else None
+        return b"" if file is None else file.read(GUARDED_BYTES)
+
+    def _empty(self, directory: int, path: str) -> None:
+        for name in os.listdir(directory):
+            self._delete(directory, f"{path}/{name}")
+
+    def _link(self, entry: tarfile.TarInfo, parent: int, path: str) -> None:
+        """Gives a file that was restored before another name. If the guard refused only its first
+        name, it becomes a file of its own; for that, both must be in one piece of the layer."""
+        first = "/".join(_parts(entry.linkname))
+        refused = self._refused_files.get(first)
+        if refused is not None:
+            self._put_file(refused, parent, path)
+        elif not _is_written(self._written, first) or self._refuses_link(path, first):
+            self.refused.append(path)
+        else:
+            name = path.rpartition("/")[2]
+            _remove(parent, name)
+            os.link(f"/{first}", name, dst_dir_fd=parent, follow_symlinks=False)
+
+    def _refuses_link(self, path: str, first: str) -> bool:
+        with open(open_regular(f"/{first}", os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return self._guard.refuses(path, file.read(GUARDED_BYTES), is_directory=False)
+
+
+def _is_written(written: Sequence[Written], path: str) -> bool:
+    """Returns whether it is a file, and not the image's: the guard let it pass under this name."""
+    roots = [one for one in written if not one.prefix or path.startswith(f"{one.prefix}/")]
+    if not roots:
+        return False
+    root = max(roots, key=lambda one: len(one.prefix))
+    inside = path.removeprefix(root.prefix).strip("/").split("/")
+    directory = _parent(inside[:-1], root.directory)
+    if directory is None:
+        return False
+    try:
+        return stat.S_ISREG(os.stat(inside[-1], dir_fd=directory, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
     finally:
-        os.close(parent)
+        os.close(directory)
 
 
-def _parent(parts: list[str]) -> int | None:
-    """Opens a directory without following links. None if it is not there: it was refused."""
-    directory = os.open("/", ROOT)
+def _parent(parts: list[str], root: int | None = None) -> int | None:
+    """Opens a directory below `root`, without following links. None if it is not there: it was
+    refused."""
+    directory = os.open("/", ROOT) if root is None else os.open(".", ROOT, dir_fd=root)
     for part in parts:
         try:
             inner = os.open(part, _READ_ONLY, dir_fd=directory)
@@ -140,21 +241,6 @@ def _parent(parts: list[str]) -> int | None:
             os.close(directory)
         directory = inner
     return directory
-
-
-def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
-    """Returns the beginning of a file's content."""
-    file = tar.extractfile(entry) if entry.isreg() else None
-    return b"" if file is None else file.read(1 << 16)
-
-
-def _empty(directory: int, path: str, guard: Guard, refused: list[str]) -> None:
-    for name in os.listdir(directory):
-        inside = f"{path}/{name}"
-        if guard.refuses(inside, b"", is_directory=False):
-            refused.append(inside)
-        else:
-            _remove(directory, name)
 
 
 def _remove(directory: int, name: str) -> None:

@@ -73,7 +73,7 @@ def serve(
         "suspend_processes": suspend_processes,
         "resume_processes": resume_processes,
         "save_layer": partial(save_layer, written),
-        "restore_layer": restore_layer,
+        "restore_layer": partial(restore_layer, written),
         "tool": partial(call_tool, tools, MemoryGuard(loop, memory_bytes)),
         "return_shell": bash.return_shell,
         "listen": partial(listen, handover),

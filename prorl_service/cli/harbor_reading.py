@@ -1,0 +1,109 @@
+"""Task directories that `prorl harbor` gets: those that can be read, and a table of the others."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from prorl_service.agents.harbor.directory.checks import probes
+from prorl_service.agents.harbor.directory.reading import TaskDirectory
+from prorl_service.cli.harbor_runs import Candidate
+from prorl_service.errors import InvalidRequest, ProRLError, TaskError
+from prorl_service.utils.visible import visible_line
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    directory: Path
+    reason: str
+    """File, key and problem."""
+
+
+def read_all(
+    directories: Sequence[Path],
+    env: Sequence[str] = (),
+    *,
+    strict: bool,
+    with_probes: bool = False,
+) -> tuple[list[Candidate], list[Refused]]:
+    """Reads task directories, and those in directories of them; `with_probes`, their solutions,
+    too.
+
+    Raises `ProRLError`: if there is no task, and if `strict` for the first that cannot be read.
+    """
+    if not directories:
+        raise InvalidRequest.of_field("directories", "name at least one task directory")
+    variables = dict(_variable(one) for one in env)
+    found: dict[str, Candidate] = {}
+    refused: list[Refused] = []
+    for path in [path for one in directories for path in _task_paths(one)]:
+        try:
+            one = _read(path, variables, found, with_probes=with_probes)
+        except TaskError as error:
+            if strict:
+                raise
+            refused.append(Refused(path, error.message.removeprefix(f"{path}/")))
+            last = error
+        else:
+            found[one.directory.name] = one
+            if unknown := one.directory.unknown_keys():
+                say(f"{path}/task.toml: left out, as by Harbor: {', '.join(unknown)}")
+    if not found and len(refused) == 1:
+        raise last
+    return list(found.values()), refused
+
+
+def _read(
+    path: Path,
+    variables: Mapping[str, str],
+    others: Mapping[str, Candidate],
+    *,
+    with_probes: bool,
+) -> Candidate:
+    """Raises `TaskError`."""
+    try:
+        directory = TaskDirectory.read(path, variables)
+        if (other := others.get(directory.name)) is not None:
+            raise TaskError(
+                f"{path}: its name {directory.name!r} is that of {other.directory.path}"
+            )
+        if with_probes:
+            probes(directory)
+        return Candidate(directory, directory.task())
+    except (OSError, ValueError) as error:  # a file that cannot be read, or is not UTF-8
+        raise TaskError(f"{path}: {error}") from error
+
+
+def _task_paths(directory: Path) -> Iterator[Path]:
+    if (directory / "task.toml").exists():
+        yield directory
+        return
+    inner = sorted(one.parent for one in directory.glob("*/task.toml"))
+    if not inner:
+        raise ProRLError(f"{directory} has no task.toml, nor has a directory in it")
+    yield from inner
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidRequest.of_field("--env", f"{text!r}: write it as NAME=VALUE")
+    return name, value
+
+
+def show_refused(refused: Sequence[Refused], console: Console) -> None:
+    if not refused:
+        return
+    table = Table("refused", "reason", box=None)
+    for one in refused:
+        cells = (str(one.directory), one.reason)
+        table.add_row(*(escape(visible_line(cell, limit=1000)) for cell in cells))
+    console.print(table)
+
+
+def say(line: str) -> None:
+    print(visible_line(line, limit=2000), file=sys.stderr, flush=True)

@@ -81,12 +81,11 @@ class BodyRoom:
     def check(self, size: int) -> None:
         """Raises `Refused` for the size of a body that is too large."""
         if size > self.max_bytes:
-            raise Refused(f"the body is larger than {self.max_bytes} bytes", 413, TOO_LARGE)
+            raise Refused(
+                f"the body is larger than {self.max_bytes} bytes", 413, "request_too_large"
+            )
 
     def hold(self, count: int) -> None:
         """Counts further bytes that are kept until the call ends. Raises `Refused`."""
         self.held_bytes += count
         self._calls.hold(count)
-
-
-TOO_LARGE = "request_too_large"

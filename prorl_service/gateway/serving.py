@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import uvicorn
@@ -11,16 +11,11 @@ from uvicorn.server import ServerState
 
 from prorl_service.gateway.connections import Connections
 from prorl_service.gateway.limits import LIMITS, DoorLimits
+from prorl_service.net.accepting import Acceptor
 from prorl_service.net.connections import BoundedConnection, Bounds
 
 KEEP_OPEN_S = 3600
 """Seconds that an idle connection stays open; a harness may run one command for long."""
-
-WAITING = 128
-"""Connections that the kernel keeps until they are accepted."""
-
-PAUSE_S = 0.1
-"""Seconds until the next try after a connection that could not be accepted."""
 
 END_S = 1.0
 """Seconds for open calls to end when nobody waits for them."""
@@ -62,30 +57,13 @@ async def served(
         timeout_keep_alive=KEEP_OPEN_S,
     )
     config.load()
-    with connections.of_one() as state, listener:
-        accepting = asyncio.create_task(
-            _accept(listener, lambda: _Connection(config, state, limits, connections))
-        )
+    with connections.of_one() as state:
+        acceptor = Acceptor(listener, lambda: _Connection(config, state, limits, connections))
         try:
             yield
         finally:
-            accepting.cancel()
-            await asyncio.wait((accepting,))
+            await acceptor.close()
             await _ended(state)
-
-
-async def _accept(listener: socket.socket, new: Callable[[], _Connection]) -> None:
-    """Accepts one connection at a time: a server of asyncio's takes all that wait, and with them
-    more descriptors than the limits allow."""
-    loop = asyncio.get_running_loop()
-    listener.setblocking(False)
-    listener.listen(WAITING)
-    while True:
-        try:
-            accepted, _ = await loop.sock_accept(listener)
-            await loop.connect_accepted_socket(new, accepted)
-        except OSError:  # the client has left, or no descriptor is free
-            await asyncio.sleep(PAUSE_S)
 
 
 async def _ended(state: ServerState) -> None:

@@ -15,8 +15,6 @@ class Said:
     """A message of a conversation, as a harness sent it."""
 
     message: Message
-    minted: tuple[str, ...] = ()
-    """Ids of the gateway's own that came back with it, besides those of its calls."""
     raw_arguments: tuple[str, ...] = ()
     """Arguments of its calls as text, where they are no JSON object; "" for the others."""
 

@@ -1,7 +1,7 @@
 """Gateways of rollouts whose programs run elsewhere: one URL and one key for each.
 
-An ASGI application for `/r/ROLLOUT/...`. A key opens one gateway. A program whose rollout is not in
-RUN any more is told so; nobody without a key of the rollout's is told whether it exists.
+An ASGI application for `/r/ROLLOUT/...`. A key opens one gateway. After RUN, a request with the
+right key gets 503. Without it, every request gets 401, whether or not the rollout exists.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """What each segment of a harness' rollout is, which reply is the answer, and which replies were
 thrown away. Pure.
 
-The agent's own conversation begins with the first request with tools, or with the first of all
-where none has any. A request that holds replies of a conversation goes on with it, whatever became
-of tools and system prompt: programs hand over, tell the time and offer more tools as they go.
-Requests that hold no reply are those of sub-agents, make titles and the like, or go on from a
-summary.
+The agent's own conversation, the main one, begins with the first request that has tools, or with
+the very first if none has any. A request that contains replies of a conversation continues it, even
+with other tools or another system prompt: programs hand over to another agent, put the time into
+the prompt, and add tools. Requests without such replies come from sub-agents, ask for titles and
+the like, or continue from a summary.
 """
 
 import re
@@ -40,11 +40,11 @@ class AnsweredCall:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Kinds of the segments of a rollout, and the turns of the agent's own conversation."""
+    """Kinds of the segments of a rollout, and the turns of its main conversation."""
 
     of_segments: dict[int, SegmentKind]
     own: tuple[int, ...]
-    """Numbers of the turns in which the agent, and not a summary, spoke."""
+    """Numbers of the turns of the main conversation, without summaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ def abandoned(calls: Sequence[AnsweredCall]) -> list[int]:
 
 
 def answer(calls: Sequence[AnsweredCall], own: Sequence[int], printed: str) -> Answer:
-    """Returns the turn with the agent's answer, from two witnesses: its own last reply, and what
-    the program printed. Where it printed an earlier reply and not the last one, that is the
-    answer: what came after was asked for by the program, not by the task."""
+    """Returns the turn with the agent's answer: the last reply of the main conversation. If the
+    program printed an earlier reply and not the last one, the printed one is the answer: programs
+    ask for more once they have it, such as what to do next."""
     if not own:
         return Answer(None, is_sure=True)
     said = _words(printed)
@@ -127,7 +127,7 @@ def _main(calls: Sequence[AnsweredCall]) -> AnsweredCall | None:
 def _is_own(
     number: int, calls: Sequence[AnsweredCall], main: AnsweredCall, own: Sequence[int]
 ) -> bool:
-    """Returns whether a call is one of the agent's own conversation."""
+    """Returns whether a call is part of the main conversation."""
     call = calls[number]
     if call is main:
         return True
@@ -140,16 +140,16 @@ def _is_own(
 
 
 def _goes_on(call: AnsweredCall, last: AnsweredCall) -> bool:
-    """Returns whether a request that is told otherwise than before goes on with a conversation that
-    ended in the reply `last`. After a finished one, it must offer the same tools, or some under the
-    same system prompt: programs also have others look at what was done."""
+    """Returns whether a rewritten request continues a conversation whose newest reply is `last`.
+    After a reply without calls, it must offer the same tools, or some under the same system
+    prompt: other agents of a program also read finished work."""
     if last.has_calls or call.tools == last.tools:
         return True
     return bool(call.tools) and call.system == last.system
 
 
 def _is_restart(number: int, calls: Sequence[AnsweredCall], own: Sequence[int]) -> bool:
-    """Returns whether an own conversation begins anew, without its first turns."""
+    """Returns whether a call restarts the main conversation without its first turns."""
     if number not in own or calls[number].parent is not None:
         return False
     kept = {turn for one in own if one < number for turn in calls[one].quoted}
@@ -163,18 +163,14 @@ def _is_summary(
     restarts: Set[int],
     quoted: Set[int],
 ) -> bool:
-    """Returns whether a segment of the agent's own asks for a summary: no request holds its
-    replies, and then the conversation begins anew, or goes on with the tools that it lacked."""
+    """Returns whether a segment of the main conversation asks for a summary: no later request
+    contains its replies, and the conversation restarts after it, or has tools again."""
     turns = [number for number, call in enumerate(calls) if call.segment == segment]
     after = [number for number in own if number > turns[-1] and calls[number].segment != segment]
     if not after or not calls[turns[0]].quoted or not quoted.isdisjoint(turns):
         return False
-    begins_anew = next((one in restarts for one in after if _opens(one, calls)), False)
-    return begins_anew or (not calls[turns[0]].tools and bool(calls[after[0]].tools))
-
-
-def _opens(number: int, calls: Sequence[AnsweredCall]) -> bool:
-    return calls[number].parent is None
+    restarted = next((one in restarts for one in after if calls[one].parent is None), False)
+    return restarted or (not calls[turns[0]].tools and bool(calls[after[0]].tools))
 
 
 def _kind_of_other(call: AnsweredCall, main: AnsweredCall | None) -> SegmentKind:

@@ -70,7 +70,7 @@ def test_a_summary_and_what_goes_on_from_it_are_compaction() -> None:
 
 
 def test_a_summary_with_the_same_tools_and_what_keeps_the_last_turns_are_compaction() -> None:
-    """As Claude Code does it: the summary is asked for in place of a reply, and once again."""
+    """Claude Code asks for a summary in place of a reply, and repeats that request."""
     calls = [
         call(0),
         call(0, 0),
@@ -98,7 +98,7 @@ def test_a_first_reply_that_is_left_out_is_abandoned() -> None:
 
 
 def test_one_who_looks_at_finished_work_is_not_the_agent() -> None:
-    """As Qwen Code's extraction of memories does."""
+    """Qwen Code has another agent extract memories from finished work."""
     done = call(0, 0, has_calls=False, text="Done.")
     calls = [call(0), done, call(1, tools=HELPER, quoted=(0, 1), has_calls=False, text="Noted.")]
     assert kinds(calls) == {0: "main", 1: "subagent"}

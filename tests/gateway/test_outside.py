@@ -96,7 +96,7 @@ async def test_only_the_rollouts_own_key_opens_its_gateway() -> None:
         assert await status(authorization=key) == 401
         assert await status(authorization="Bearer", x_api_key="") == 401
         assert await status() == 401
-        # Nobody without a key is told which rollouts run.
+        # A request without a key learns nothing about rollouts.
         for rollout in ("g.0", "g.1", "no.0"):
             assert await status(rollout, x_api_key="policy") == 401
         assert await status("g.1", x_api_key=key) == 401

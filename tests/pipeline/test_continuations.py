@@ -196,29 +196,10 @@ async def test_damaged_turns_are_not_believed(
     assert len(said) == 1
 
 
-async def test_a_resume_without_what_unfinished_work_needs_is_refused(
-    tmp_path: Path, tiny_model: Path, chat: ChatFormat
-) -> None:
-    path = tmp_path / "j"
-    async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
-        await pool.add(BackendSpec(url=engine.url))
-        _, writes = await played(tmp_path / "whole", pool, "ggggg")
-        await replayed(writes[:2], path)
-        sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
-        async with Journal(path) as journal:
-            bare = Pipeline(journal, pool, sandboxes, AgentRegistry())
-            with pytest.raises(ProRLError, match="1 rollouts of agent 'changing'") as refused:
-                await check_unfinished(journal, bare.validator, ())
-            assert "--abandon-agent changing" in refused.value.hint
-            assert "`--agent`" in refused.value.message
-            await check_unfinished(journal, bare.validator, ("changing",))
-            [unfinished] = await journal.unfinished()
-            assert not unfinished.ended
-
-
 @pytest.mark.parametrize(
     ("needs", "said"),
     [
+        (None, "`--agent`"),
         (Requirements(judge=True), "--judge-url"),
         (Requirements(mcp=["files"]), "'files'"),
         (Requirements(openenv=Wanted("echo")), "'echo'"),
@@ -226,27 +207,30 @@ async def test_a_resume_without_what_unfinished_work_needs_is_refused(
         (Requirements(packages={"no_such_module": "math"}), "prorl-service[math]"),
     ],
 )
-async def test_whatever_unfinished_work_needs_is_missed_before_it_fails(
+async def test_a_resume_without_what_unfinished_work_needs_is_refused(
     tmp_path: Path,
     tiny_model: Path,
     chat: ChatFormat,
     monkeypatch: pytest.MonkeyPatch,
-    needs: Requirements,
+    needs: Requirements | None,
     said: str,
 ) -> None:
-    """The service that accepted the work had a server, a judge or a package that this one lacks."""
+    """The service that accepted the work had an agent, a server, a judge or a package that this
+    one lacks."""
     path = tmp_path / "j"
     async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
         await pool.add(BackendSpec(url=engine.url))
         _, writes = await played(tmp_path / "whole", pool, "ggggg")
         await replayed(writes[:2], path)
         monkeypatch.setattr(Changing, "uses", needs)
-        agents = AgentRegistry([f"{Changing.__module__}:{Changing.__qualname__}"])
+        known = [] if needs is None else [f"{Changing.__module__}:{Changing.__qualname__}"]
         sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
         async with Journal(path) as journal:
-            bare = Pipeline(journal, pool, sandboxes, agents)
+            bare = Pipeline(journal, pool, sandboxes, AgentRegistry(known))
             with pytest.raises(ProRLError, match="1 rollouts of agent 'changing'") as refused:
                 await check_unfinished(journal, bare.validator, ())
+            assert "--abandon-agent changing" in refused.value.hint
             assert said in refused.value.message
+            await check_unfinished(journal, bare.validator, ("changing",))
             [unfinished] = await journal.unfinished()
             assert not unfinished.ended

@@ -86,12 +86,11 @@ def _user(blocks: list[dict[str, Any]], where: str) -> Iterator[Said]:
 
 
 def _assistant(blocks: list[dict[str, Any]], where: str) -> Said:
-    texts, thoughts, minted, calls, raw = [], [], [], [], []
+    texts, thoughts, calls, raw = [], [], [], []
     for one in blocks:
         match one:
             case {"type": "thinking"}:
                 thoughts.append(fields.string(one.get("thinking"), f"{where}.thinking"))
-                minted.append(str(one.get("signature", "")))
             case {"type": "redacted_thinking"}:
                 pass
             case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
@@ -101,7 +100,7 @@ def _assistant(blocks: list[dict[str, Any]], where: str) -> Said:
             case _:
                 texts.append(fields.text_of([one], f"{where}.content"))
     message = fields.assistant("".join(texts), "".join(thoughts), calls)
-    return Said(message, minted=tuple(minted), raw_arguments=tuple(raw))
+    return Said(message, raw_arguments=tuple(raw))
 
 
 # --- replies ------------------------------------------------------------------------------------

@@ -77,7 +77,6 @@ class _Turn:
 
     text: str = ""
     reasoning: str = ""
-    minted: list[str] = field(default_factory=list)
     calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     raw: list[str] = field(default_factory=list)
 
@@ -89,7 +88,7 @@ class _Turn:
 
     def said(self) -> Said:
         message = fields.assistant(self.text, self.reasoning, self.calls)
-        return Said(message, minted=tuple(self.minted), raw_arguments=tuple(self.raw))
+        return Said(message, raw_arguments=tuple(self.raw))
 
 
 def _conversation(body: Body) -> Iterator[Said]:
@@ -116,8 +115,6 @@ def _conversation(body: Body) -> Iterator[Said]:
 
 
 def _add(turn: _Turn, item: Body, kind: str, where: str) -> None:
-    if item.get("id"):
-        turn.minted.append(str(item["id"]))
     match kind:
         case "reasoning":
             parts = item.get("content") or item.get("summary")

@@ -1,4 +1,4 @@
-"""Heads of requests to the proxy: read strictly, and written anew for the server.
+"""Heads of requests to the proxy: read strictly, and rewritten for the server.
 
 Whatever two programs might read differently is refused: a server must find the one request, for the
 one host, that the policy was asked about.

@@ -192,33 +192,28 @@ async def test_an_agent_that_hands_over_is_graded_by_what_it_printed(
     assert_exact(run)
 
 
-async def test_a_program_that_fails_is_an_error_of_the_agent(isolating: SandboxProvider) -> None:
-    program = (
-        "import openai\n"
-        "create = openai.OpenAI(max_retries=0).chat.completions.create\n"
-        "create(model='policy', messages=[{'role': 'user', 'content': 'Go.'}])\n"
-        "raise MemoryError('no room')\n"
-    )
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ("raise MemoryError('no room')", ["ended with code 1: ", "MemoryError: no room"]),
+        (
+            "create(**asked, n=2)",
+            ["after the gateway refused a request (n: one reply a call; ask again for another)"],
+        ),
+    ],
+)
+async def test_a_program_that_fails_is_an_error_of_the_agent(
+    then: str, said: list[str], isolating: SandboxProvider
+) -> None:
+    program = f"""
+import openai
+create = openai.OpenAI(max_retries=0).chat.completions.create
+asked = {{"model": "policy", "messages": [{{"role": "user", "content": "Go."}}]}}
+create(**asked)
+{then}
+"""
     task = with_program(math_task(isolating), program)
     run = await play(AgentRegistry()["harness"], task, ["Wrong."], sandboxes=isolating)
     assert run.rollout.error is not None
     assert run.rollout.error.blame is Blame.AGENT
-    assert "ended with code 1: " in run.rollout.error.message
-    assert "MemoryError: no room" in run.rollout.error.message
-
-
-async def test_a_program_that_ends_because_of_a_refusal_says_which(
-    isolating: SandboxProvider,
-) -> None:
-    program = (
-        "import openai\n"
-        "create = openai.OpenAI(max_retries=0).chat.completions.create\n"
-        "asked = {'model': 'policy', 'messages': [{'role': 'user', 'content': 'Go.'}]}\n"
-        "create(**asked)\n"
-        "create(**asked, n=2)\n"
-    )
-    task = with_program(math_task(isolating), program)
-    run = await play(AgentRegistry()["harness"], task, ["Wrong."], sandboxes=isolating)
-    assert run.rollout.error is not None
-    said = "after the gateway refused a request (n: one reply a call; ask again for another)"
-    assert said in run.rollout.error.message
+    assert all(one in run.rollout.error.message for one in said)

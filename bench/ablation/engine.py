@@ -23,6 +23,7 @@ from bench.load.engine import LOGPROB, MAX_BODY_BYTES, MAX_MODEL_LEN
 from bench.load.workload import SESSION_HEADER
 from bench.routing import simulate
 from bench.routing.simulate import Running
+from prorl_service.inference.logprobs import PROCESSED
 from prorl_service.tokens.chat import ChatFormat
 
 TICK_S = 0.02
@@ -112,7 +113,12 @@ class Engine:
         return web.Response()
 
     async def _models(self, request: web.Request) -> web.Response:
-        model = {"id": "modelled", "root": self._directory, "max_model_len": MAX_MODEL_LEN}
+        model = {
+            "id": "modelled",
+            "root": self._directory,
+            "max_model_len": MAX_MODEL_LEN,
+            "logprobs_mode": PROCESSED,
+        }
         return _json({"data": [{**model, "object": "model", "owned_by": "bench"}]})
 
     async def _reset(self, request: web.Request) -> web.Response:

@@ -27,6 +27,7 @@ from bench.load.workload import (
     TOOL_TURNS,
     is_output,
 )
+from prorl_service.inference.logprobs import PROCESSED
 from prorl_service.tokens.chat import ChatFormat
 
 LOGPROB = -0.5
@@ -70,7 +71,12 @@ class Engine:
         return web.Response()
 
     async def _models(self, request: web.Request) -> web.Response:
-        model = {"id": "stub", "root": self._model, "max_model_len": MAX_MODEL_LEN}
+        model = {
+            "id": "stub",
+            "root": self._model,
+            "max_model_len": MAX_MODEL_LEN,
+            "logprobs_mode": PROCESSED,
+        }
         return _json({"data": [{**model, "object": "model", "owned_by": "bench"}]})
 
     async def _report(self, request: web.Request) -> web.Response:

@@ -48,7 +48,7 @@ async def probed(url: str, ask: Ask, vocab_size: int) -> LogprobsMode:
         prompt = _prompt(number, min(vocab_size, MAX_PROMPT_ID))
         low = await ask(prompt, LOW)
         if _are_of_the_model(low):
-            require_processed(url, "raw logprobs, as a probe shows,")
+            require_processed(url, "raw logprobs (as a probe shows)")
         if low and median(low) >= NEARLY_ZERO and _are_alike(await ask(prompt, HIGH)):
             return "processed"
     return "unknown"

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.gateway.connections import Connections
+from prorl_service.gateway.connections import ProgramConnections
 from prorl_service.gateway.doors import Doors
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.sandbox.egress.policy import Rules
@@ -47,7 +47,7 @@ class OperatorServices:
     """Rules for the network that tasks ask for; None: they get none."""
     doors: Doors = field(default_factory=Doors)
     """Gateways of rollouts whose programs run elsewhere."""
-    connections: Connections = field(default_factory=Connections)
+    connections: ProgramConnections = field(default_factory=ProgramConnections)
     """Connections of programs in sandboxes to their gateways."""
     openenv: OpenEnvServers = field(default_factory=OpenEnvServers)
     nemo_gym: NemoGymServers = field(default_factory=NemoGymServers)

@@ -24,7 +24,7 @@ from prorl_service.agents.harbor.directory.checks import (
 )
 from prorl_service.agents.harbor.directory.preparation import PreparingAgent, prepared
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.cli.harbor_reading import Refused, read_all, say, show_refused
+from prorl_service.cli.harbor_reading import UnreadableDirectory, read_all, say, show_refused
 from prorl_service.cli.harbor_runs import Candidate, evaluate, probe_all
 from prorl_service.cli.presets import known
 from prorl_service.cli.try_options import ModelOptions
@@ -190,7 +190,7 @@ def _prepared(one: Candidate) -> Candidate:
 
 def _read(
     directories: Sequence[Path], env: Sequence[str], *, strict: bool, with_probes: bool = False
-) -> tuple[list[Candidate], list[Refused]]:
+) -> tuple[list[Candidate], list[UnreadableDirectory]]:
     """Shows the directories that are refused. Raises `ProRLError` if nothing is left."""
     found, refused = read_all(directories, env, strict=strict, with_probes=with_probes)
     show_refused(refused, _console())

@@ -17,7 +17,7 @@ from prorl_service.utils.visible import visible_line
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class UnreadableDirectory:
     directory: Path
     reason: str
     """File, key and problem."""
@@ -29,7 +29,7 @@ def read_all(
     *,
     strict: bool,
     with_probes: bool = False,
-) -> tuple[list[Candidate], list[Refused]]:
+) -> tuple[list[Candidate], list[UnreadableDirectory]]:
     """Reads task directories, and those in directories of them; `with_probes`, their solutions,
     too.
 
@@ -39,14 +39,14 @@ def read_all(
         raise InvalidRequest.of_field("directories", "name at least one task directory")
     variables = dict(_variable(one) for one in env)
     found: dict[str, Candidate] = {}
-    refused: list[Refused] = []
+    refused: list[UnreadableDirectory] = []
     for path in [path for one in directories for path in _task_paths(one)]:
         try:
             one = _read(path, variables, found, with_probes=with_probes)
         except TaskError as error:
             if strict:
                 raise
-            refused.append(Refused(path, error.message.removeprefix(f"{path}/")))
+            refused.append(UnreadableDirectory(path, error.message.removeprefix(f"{path}/")))
             last = error
         else:
             found[one.directory.name] = one
@@ -95,7 +95,7 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def show_refused(refused: Sequence[Refused], console: Console) -> None:
+def show_refused(refused: Sequence[UnreadableDirectory], console: Console) -> None:
     if not refused:
         return
     table = Table("refused", "reason", box=None)

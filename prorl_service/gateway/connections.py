@@ -14,7 +14,7 @@ SHARE = 4
 Held = set[BoundedConnection]
 
 
-class Connections:
+class ProgramConnections:
     """Once there are too many, the program that holds most loses one; so no program can take what
     others need."""
 

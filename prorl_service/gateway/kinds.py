@@ -8,6 +8,7 @@ the prompt, and add tools. Requests without such replies come from sub-agents, a
 the like, or continue from a summary.
 """
 
+import json
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Kinds:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GradedReply:
     turn: int | None
     is_sure: bool
     """Whether what the program printed does not speak against it."""
@@ -95,28 +96,32 @@ def abandoned(calls: Sequence[AnsweredCall]) -> list[int]:
     return sorted(replaced - continued)
 
 
-def answer(calls: Sequence[AnsweredCall], own: Sequence[int], printed: str) -> Answer:
+def answer(calls: Sequence[AnsweredCall], own: Sequence[int], printed: str) -> GradedReply:
     """Returns the turn with the agent's answer: the last reply of the main conversation. If the
-    program printed an earlier reply and not the last one, the printed one is the answer: programs
-    ask for more once they have it, such as what to do next."""
+    program printed an earlier reply without calls, and not the last one, the printed one is the
+    answer: programs ask for more once they have it, such as what to do next."""
     if not own:
-        return Answer(None, is_sure=True)
-    said = _words(printed)
-    shown = [number for number in own if _is_in(_words(calls[number].text), said)]
-    last = own[-1]
-    if not calls[last].text.strip() or not shown or shown[-1] == last:
-        return Answer(last, is_sure=True)
-    return Answer(shown[-1], is_sure=False)
-
-
-def _words(text: str) -> str:
-    """Returns the text in the form in which two are compared: programs wrap lines, and print text
-    as JSON."""
-    return " ".join(text.replace("\\n", " ").replace('\\"', '"').split())
+        return GradedReply(None, is_sure=True)
+    *earlier, last = own
+    if not calls[last].text.strip() or _is_in(calls[last].text, printed):
+        return GradedReply(last, is_sure=True)
+    for number in reversed(earlier):
+        if not calls[number].has_calls and _is_in(calls[number].text, printed):
+            return GradedReply(number, is_sure=False)
+    return GradedReply(last, is_sure=True)
 
 
 def _is_in(text: str, printed: str) -> bool:
-    return bool(text) and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", printed) is not None
+    """Returns whether a program printed a reply, as text whose lines it may have wrapped, or in
+    JSON."""
+    if not text.strip():
+        return False
+    said = " ".join(text.split())
+    if re.search(rf"(?<!\w){re.escape(said)}(?!\w)", " ".join(printed.split())):
+        return True
+    stripped = text.strip()
+    forms = (json.dumps(stripped, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
+    return any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", printed) for one in forms)
 
 
 def _main(calls: Sequence[AnsweredCall]) -> AnsweredCall | None:

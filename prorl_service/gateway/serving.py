@@ -9,7 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from prorl_service.gateway.connections import Connections
+from prorl_service.gateway.connections import ProgramConnections
 from prorl_service.gateway.limits import LIMITS, DoorLimits
 from prorl_service.net.accepting import Acceptor
 from prorl_service.net.connections import BoundedConnection, Bounds
@@ -27,7 +27,7 @@ class _Connection(BoundedConnection):
         config: uvicorn.Config,
         state: ServerState,
         limits: DoorLimits,
-        connections: Connections,
+        connections: ProgramConnections,
     ) -> None:
         super().__init__(config=config, server_state=state, app_state={})
         self.bounds = Bounds(connections=limits.connections, surplus=0, head_s=limits.head_s)
@@ -43,7 +43,7 @@ class _Connection(BoundedConnection):
 async def served(
     application: ASGIApp,
     listener: socket.socket,
-    connections: Connections,
+    connections: ProgramConnections,
     limits: DoorLimits = LIMITS,
 ) -> AsyncIterator[None]:
     """Serves while entered, and owns the socket. At the end open calls are cancelled."""

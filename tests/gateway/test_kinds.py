@@ -1,5 +1,7 @@
 """Kinds of segments, the answer, and replies that were thrown away."""
 
+import dataclasses
+import json
 import random
 
 import pytest
@@ -111,11 +113,21 @@ def test_a_question_after_the_answer_is_told_by_what_was_printed() -> None:
         call(0, 0, has_calls=False, text="The answer is 42."),
         call(0, 1, has_calls=False, text="Shall I explain it?"),
     ]
-    found = answer(calls, kinds_of(calls).own, '{"result": "The answer\\nis 42."}')
+    found = answer(calls, kinds_of(calls).own, '{"result": "The answer is 42."}')
     assert (found.turn, found.is_sure) == (1, False)
     assert answer(calls, kinds_of(calls).own, "Shall I explain it?").turn == 2
+    last = json.dumps("Shall I\nexplain \\boxed{it}?")
+    shown = [*calls[:2], dataclasses.replace(calls[2], text=json.loads(last))]
+    assert answer(shown, kinds_of(shown).own, f"The answer is 42. {last}").turn == 2
     silent = answer(calls, kinds_of(calls).own, "done")
     assert (silent.turn, silent.is_sure) == (2, True)
+
+
+def test_what_is_said_beside_a_call_is_no_answer() -> None:
+    """A program may print some of its replies only, or in a form of its own."""
+    calls = [call(0, text="I look."), call(0, 0, has_calls=False, text="**It is** 42.")]
+    found = answer(calls, kinds_of(calls).own, "I look.\nIt is 42.")
+    assert (found.turn, found.is_sure) == (1, True)
 
 
 HEADS = st.sampled_from(["same", "clock", "more tools", "handoff", "no tools"])

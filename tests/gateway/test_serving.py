@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from starlette.responses import PlainTextResponse
 
-from prorl_service.gateway.connections import Connections
+from prorl_service.gateway.connections import ProgramConnections
 from prorl_service.gateway.limits import LIMITS, DoorLimits
 from prorl_service.gateway.serving import served
 
@@ -16,7 +16,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = b"GET / HTTP/1.1\r\nHost: "
 
 
-class Client:
+class RawClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
@@ -41,21 +41,23 @@ class Client:
         self._writer.close()
 
 
-class Door:
+class ServedDoor:
     def __init__(self, port: int) -> None:
         self._port = port
-        self.clients: list[Client] = []
+        self.clients: list[RawClient] = []
 
-    async def connect(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self._port))
+    async def connect(self) -> RawClient:
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", self._port))
         self.clients.append(client)
         return client
 
 
 @asynccontextmanager
-async def opened(connections: Connections, limits: DoorLimits = LIMITS) -> AsyncIterator[Door]:
+async def opened(
+    connections: ProgramConnections, limits: DoorLimits = LIMITS
+) -> AsyncIterator[ServedDoor]:
     listener = socket.create_server(("127.0.0.1", 0))
-    door = Door(listener.getsockname()[1])
+    door = ServedDoor(listener.getsockname()[1])
     async with served(PlainTextResponse("ok"), listener, connections, limits):
         yield door
         for client in door.clients:
@@ -63,7 +65,7 @@ async def opened(connections: Connections, limits: DoorLimits = LIMITS) -> Async
 
 
 async def test_a_head_has_a_time_limit() -> None:
-    async with opened(Connections(), DoorLimits(head_s=0.2)) as door:
+    async with opened(ProgramConnections(), DoorLimits(head_s=0.2)) as door:
         client = await door.connect()
         client.send(HALF)
         async with asyncio.timeout(10):
@@ -71,7 +73,7 @@ async def test_a_head_has_a_time_limit() -> None:
 
 
 async def test_an_idle_connection_stays() -> None:
-    async with opened(Connections(), DoorLimits(head_s=0.1)) as door:
+    async with opened(ProgramConnections(), DoorLimits(head_s=0.1)) as door:
         client = await door.connect()
         assert await client.is_answered()
         await asyncio.sleep(0.3)
@@ -79,7 +81,7 @@ async def test_an_idle_connection_stays() -> None:
 
 
 async def test_connections_beyond_the_limit_are_refused() -> None:
-    async with opened(Connections(), DoorLimits(connections=3)) as door:
+    async with opened(ProgramConnections(), DoorLimits(connections=3)) as door:
         kept = [await door.connect() for _ in range(3)]
         assert [await one.is_answered() for one in kept] == [True] * 3
         assert not await (await door.connect()).is_answered()
@@ -91,7 +93,7 @@ async def test_connections_beyond_the_limit_are_refused() -> None:
 
 @pytest.mark.parametrize("greedy", [1, 2])
 async def test_programs_that_hold_most_make_room_for_others(greedy: int) -> None:
-    connections = Connections(most=12)
+    connections = ProgramConnections(most=12)
     async with opened(connections) as first, opened(connections) as second:
         for door in (first, second)[:greedy]:
             for _ in range(20):

@@ -7,19 +7,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from prorl_service.sandbox.egress.policy import Policy, Rules
-from prorl_service.sandbox.egress.proxy import Egress, Limits
+from prorl_service.sandbox.egress.policy import EgressPolicy, Rules
+from prorl_service.sandbox.egress.proxy import Egress, ProxyLimits
 
 GUARD_S = 20.0
 """Seconds after which a test fails instead of waiting for ever."""
-STANDARD = Limits()
+STANDARD = ProxyLimits()
 ANSWER = b"HTTP/1.1 200 OK\r\n\r\nreached"
 
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter, list[bytes]], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Server:
+class EgressServer:
     """A server that records what reaches it."""
 
     port: int = 0
@@ -86,8 +86,8 @@ async def flooding(
 
 
 @asynccontextmanager
-async def serving(behaviour: Behaviour, address: str = "127.0.0.1") -> AsyncIterator[Server]:
-    server = Server()
+async def serving(behaviour: Behaviour, address: str = "127.0.0.1") -> AsyncIterator[EgressServer]:
+    server = EgressServer()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with server.connection() as parts:
@@ -120,10 +120,10 @@ def egress_to(
     *ports: int,
     mode: Literal["allowlist", "public"] = "allowlist",
     hosts: Sequence[str] = ("127.0.0.1",),
-    limits: Limits = STANDARD,
+    limits: ProxyLimits = STANDARD,
 ) -> Egress:
     """Returns the proxy of a task that may reach a server of the test."""
-    return Egress(Policy(mode, hosts, Rules(ports=frozenset(ports))), limits)
+    return Egress(EgressPolicy(mode, hosts, Rules(ports=frozenset(ports))), limits)
 
 
 async def asked(port: int, request: bytes) -> bytes:

@@ -15,7 +15,7 @@ from prorl_service.agents.harbor import data
 from prorl_service.agents.harbor.directory import config
 from prorl_service.errors import ProRLError, TaskError
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.egress.policy import Policy, Rules, checked_entry
+from prorl_service.sandbox.egress.policy import EgressPolicy, Rules, checked_entry
 from prorl_service.sandbox.egress.proxy import Egress, variables
 from prorl_service.server.settings import SandboxOptions
 from tests.sandbox.egress_servers import egress_to, listener
@@ -58,15 +58,15 @@ async def server() -> AsyncIterator[int]:
     ],
 )
 def test_hosts_of_an_allowlist(hosts: list[str], host: str, is_allowed: bool) -> None:
-    assert Policy("allowlist", hosts).allows_name(host) is is_allowed
+    assert EgressPolicy("allowlist", hosts).allows_name(host) is is_allowed
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "fd00::1", "::1"])
 def test_addresses_that_are_not_public_must_be_named(address: str) -> None:
     found = ip_address(address)
-    assert not Policy("public").allows_address(found)
-    assert not Policy("allowlist", ["example.com"]).allows_address(found)
-    assert Policy("allowlist", [address]).allows_address(found)
+    assert not EgressPolicy("public").allows_address(found)
+    assert not EgressPolicy("allowlist", ["example.com"]).allows_address(found)
+    assert EgressPolicy("allowlist", [address]).allows_address(found)
 
 
 async def test_plain_http_passes_and_is_counted() -> None:
@@ -105,7 +105,7 @@ async def test_a_tunnel_carries_bytes_both_ways() -> None:
 
 
 async def test_a_name_of_a_private_address_is_refused() -> None:
-    egress = Egress(Policy("public"))
+    egress = Egress(EgressPolicy("public"))
     async with (
         egress.served(listener()) as found,
         httpx.AsyncClient(proxy=found["http_proxy"], trust_env=False) as client,

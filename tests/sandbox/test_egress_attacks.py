@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from prorl_service.sandbox.egress import addresses, connecting
 from prorl_service.sandbox.egress.addresses import Address, is_own, is_public, read_range
-from prorl_service.sandbox.egress.policy import Policy, Rules
-from prorl_service.sandbox.egress.proxy import MAX_HEAD_BYTES, Egress, Limits
-from prorl_service.sandbox.egress.requests import Refused, Request
+from prorl_service.sandbox.egress.policy import EgressPolicy, Rules
+from prorl_service.sandbox.egress.proxy import MAX_HEAD_BYTES, Egress, ProxyLimits
+from prorl_service.sandbox.egress.requests import ProxyRequest, RefusedHead
 from tests.sandbox.egress_attacks import BAD_HEADS, PRIVATE_HOSTS, SMUGGLED, Smuggled
 from tests.sandbox.egress_servers import (
     GUARD_S,
@@ -30,8 +30,8 @@ from tests.sandbox.egress_servers import (
     tunnel,
 )
 
-PUBLIC = Policy("public")
-EVERYTHING = Policy("allowlist", ["::/0"])
+PUBLIC = EgressPolicy("public")
+EVERYTHING = EgressPolicy("allowlist", ["::/0"])
 IPV4 = st.ip_addresses(v=4) | st.sampled_from(
     [ipaddress.IPv4Address(text) for text in ("10.0.0.1", "127.0.0.1", "169.254.169.254")]
 )
@@ -89,7 +89,7 @@ async def test_a_long_head_is_answered() -> None:
 
 
 async def test_a_head_that_never_ends_is_answered() -> None:
-    async with proxy(Egress(PUBLIC, Limits(head_s=0.05))) as port:
+    async with proxy(Egress(PUBLIC, ProxyLimits(head_s=0.05))) as port:
         assert (await asked(port, b"GET http://good.example/")).startswith(b"HTTP/1.1 408")
 
 
@@ -134,7 +134,7 @@ async def test_connections_of_a_sandbox_are_bounded_and_further_ones_wait() -> N
         writer.close()
 
     async with serving(echoing) as server:
-        async with proxy(egress_to(server.port, limits=Limits(connections=3))) as port:
+        async with proxy(egress_to(server.port, limits=ProxyLimits(connections=3))) as port:
             await asyncio.gather(*(used(port, f"127.0.0.1:{server.port}") for _ in range(30)))
         await server.all_ended(30)
     assert server.most <= 6  # each that was replaced may not yet have ended there
@@ -143,7 +143,7 @@ async def test_connections_of_a_sandbox_are_bounded_and_further_ones_wait() -> N
 @pytest.mark.parametrize("behaviour", [silent, flooding], ids=["silent", "nobody reads"])
 async def test_idle_tunnels_end(behaviour: Behaviour) -> None:
     async with serving(behaviour) as server:
-        limits = Limits(idle_s=0.1)
+        limits = ProxyLimits(idle_s=0.1)
         async with proxy(egress_to(server.port, limits=limits)) as port:
             _, writer = await tunnel(port, f"127.0.0.1:{server.port}")
             await server.all_ended(1)
@@ -152,7 +152,7 @@ async def test_idle_tunnels_end(behaviour: Behaviour) -> None:
 
 async def test_a_server_that_never_answers_ends_a_request() -> None:
     async with serving(silent) as server:
-        limits = Limits(idle_s=0.1)
+        limits = ProxyLimits(idle_s=0.1)
         async with proxy(egress_to(server.port, limits=limits)) as port:
             request = f"GET http://127.0.0.1:{server.port}/ HTTP/1.1\r\n\r\n"
             assert await asked(port, request.encode()) == b""
@@ -190,14 +190,14 @@ async def test_what_the_operator_denies_is_not_reached_by_name(host: str) -> Non
     hosts = ["localhost", "127.1", "0.0.0.0/0", "::/0"]
     async with serving(answering) as server:
         rules = Rules([read_range("127.0.0.0/8"), read_range("::1")], frozenset({server.port}))
-        async with proxy(Egress(Policy("allowlist", hosts, rules))) as port:
+        async with proxy(Egress(EgressPolicy("allowlist", hosts, rules))) as port:
             request = f"CONNECT {host}:{server.port} HTTP/1.1\r\n\r\n"
             assert (await asked(port, request.encode())).startswith(b"HTTP/1.1 403")
 
 
 @pytest.mark.parametrize("port_of_host", [22, 25, 0, 8080])
 async def test_other_ports_than_the_webs_are_refused(port_of_host: int) -> None:
-    async with proxy(Egress(Policy("allowlist", ["127.0.0.1"]))) as port:
+    async with proxy(Egress(EgressPolicy("allowlist", ["127.0.0.1"]))) as port:
         request = f"CONNECT 127.0.0.1:{port_of_host} HTTP/1.1\r\n\r\n"
         answer = await asked(port, request.encode())
     assert answer.startswith(b"HTTP/1.1 403")
@@ -220,7 +220,7 @@ def test_a_public_address_of_the_host_must_be_named(monkeypatch: pytest.MonkeyPa
     assert PUBLIC.allows_address(address)
     monkeypatch.setattr(addresses, "is_own", lambda one: one == address)
     assert not PUBLIC.allows_address(address)
-    assert Policy("allowlist", ["8.8.8.8"]).allows_address(address)
+    assert EgressPolicy("allowlist", ["8.8.8.8"]).allows_address(address)
 
 
 @given(IPV4)
@@ -243,7 +243,7 @@ def test_what_is_public_here_is_public_for_python(address: Address) -> None:
 
 @given(IPV4)
 def test_what_is_denied_stays_so_in_ipv6(inner: ipaddress.IPv4Address) -> None:
-    denying = Policy("allowlist", ["::/0", "0.0.0.0/0"], Rules([read_range(f"{inner}")]))
+    denying = EgressPolicy("allowlist", ["::/0", "0.0.0.0/0"], Rules([read_range(f"{inner}")]))
     assert not denying.allows_address(inner)
     assert not any(map(denying.allows_address, _embedding(inner)))
 
@@ -252,12 +252,12 @@ def test_what_is_denied_stays_so_in_ipv6(inner: ipaddress.IPv4Address) -> None:
 def test_a_name_is_looked_up_as_it_was_allowed(name: str) -> None:
     head = f"CONNECT {name}:443 HTTP/1.1\r\n\r\n".encode()
     try:
-        host = Request.read(head).host
-    except Refused:
+        host = ProxyRequest.read(head).host
+    except RefusedHead:
         return
     host.encode("idna")
     assert host in (name.lower().rstrip("."), str(addresses.read_address(name.strip("[]"))))
-    policy = Policy("allowlist", ["ab.a", "*.b.a"])
+    policy = EgressPolicy("allowlist", ["ab.a", "*.b.a"])
     is_named = host == "ab.a" or (host.endswith(".b.a") and host.count(".") > 1)
     assert policy.allows_name(host) == is_named
 
@@ -266,8 +266,8 @@ def test_a_name_is_looked_up_as_it_was_allowed(name: str) -> None:
 def test_a_head_has_one_host_or_is_refused(target: bytes, header: bytes) -> None:
     head = b"GET http://good.example/" + target + b" HTTP/1.1\r\n" + header + b"\r\n\r\n"
     try:
-        request = Request.read(head)
-    except Refused:
+        request = ProxyRequest.read(head)
+    except RefusedHead:
         return
     assert request.host == "good.example"
     lines = request.head.removesuffix(b"\r\n\r\n").split(b"\r\n")

@@ -173,14 +173,14 @@ async def _put_tests(workplace: Workplace, step: Step) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _VerifierRun:
     log: str
     exit_code: int | None
     """Exit code, which alone says nothing; None for a verifier that was stopped."""
     problem: str
 
 
-async def _run(workplace: Workplace, step: Step) -> _Run:
+async def _run(workplace: Workplace, step: Step) -> _VerifierRun:
     exports = _exports(step.verifier.environment)
     command = f"{exports}cd {shlex.quote(workplace.workdir)}; {TESTS}/test.sh"
     quiet = f"( {command} ) > {LOG} 2>&1 < /dev/null"
@@ -188,7 +188,7 @@ async def _run(workplace: Workplace, step: Step) -> _Run:
     await workplace.sandbox.end_processes()
     problem = f"{TIMED_OUT} {step.verifier.timeout_s:g} s" if done.data.get("timed_out") else ""
     log = await _content(workplace, LOG, MAX_LOG_BYTES) or b""
-    return _Run(log.decode(errors="replace"), done.data.get("exit_code"), problem)
+    return _VerifierRun(log.decode(errors="replace"), done.data.get("exit_code"), problem)
 
 
 def _exports(environment: Mapping[str, str]) -> str:

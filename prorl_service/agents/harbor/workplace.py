@@ -15,7 +15,7 @@ from prorl_service.agents.harbor.data import Healthcheck, Network, Place
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.base import Sandbox, ToolResult
-from prorl_service.sandbox.egress.policy import Policy
+from prorl_service.sandbox.egress.policy import EgressPolicy
 from prorl_service.sandbox.egress.proxy import Egress
 from prorl_service.sandbox.images.image_config import ImageConfig
 
@@ -53,7 +53,7 @@ class Workplace:
         if network.mode == "none" or rules is None:
             return
         rollout.has_network = True
-        self.egress = Egress(Policy(network.mode, tuple(network.hosts), rules))
+        self.egress = Egress(EgressPolicy(network.mode, tuple(network.hosts), rules))
         listener = await self.sandbox.listen(0)
         served = self.egress.served(listener)
         self.variables = await rollout.resources.enter_async_context(served)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 
 from prorl_service.sandbox.egress.addresses import Address, read_address
-from prorl_service.sandbox.egress.streams import Stream
+from prorl_service.sandbox.egress.streams import ByteStream
 from prorl_service.utils.tasks import cancel_all
 
 STAGGER_S = 0.25
@@ -28,11 +28,11 @@ def _looked_up(host: str) -> list[str]:
     return [str(where[0]) for *_, where in found]
 
 
-async def connected(addresses: Sequence[Address], port: int) -> Stream:
+async def connected(addresses: Sequence[Address], port: int) -> ByteStream:
     """Connects to the first address that answers; each gets a head start on the next one. Raises
     the last `OSError` if none does."""
     waiting = _by_turns(addresses[:MAX_ADDRESSES])
-    tries: set[asyncio.Task[Stream]] = set()
+    tries: set[asyncio.Task[ByteStream]] = set()
     problem = OSError("it has no address")
     try:
         while True:
@@ -56,11 +56,11 @@ async def connected(addresses: Sequence[Address], port: int) -> Stream:
         await _given_up(tries)
 
 
-async def _connected(address: Address, port: int) -> Stream:
-    return Stream(*await asyncio.open_connection(str(address), port))
+async def _connected(address: Address, port: int) -> ByteStream:
+    return ByteStream(*await asyncio.open_connection(str(address), port))
 
 
-async def _given_up(tries: set[asyncio.Task[Stream]]) -> None:
+async def _given_up(tries: set[asyncio.Task[ByteStream]]) -> None:
     await cancel_all(tries)
     for one in tries:
         if not one.cancelled() and one.exception() is None:

@@ -25,7 +25,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class EgressPolicy:
     """What one sandbox may reach."""
 
     mode: Literal["allowlist", "public"]

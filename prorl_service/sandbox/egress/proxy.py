@@ -20,9 +20,9 @@ from functools import partial
 
 from prorl_service.sandbox.egress import connecting, streams
 from prorl_service.sandbox.egress.addresses import Address
-from prorl_service.sandbox.egress.policy import Policy
-from prorl_service.sandbox.egress.requests import Refused, Request
-from prorl_service.sandbox.egress.streams import Stream
+from prorl_service.sandbox.egress.policy import EgressPolicy
+from prorl_service.sandbox.egress.requests import ProxyRequest, RefusedHead
+from prorl_service.sandbox.egress.streams import ByteStream
 from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProxyLimits:
     """Limits of one sandbox."""
 
     connections: int = 64
@@ -54,8 +54,8 @@ class Limits:
 
 @dataclass(slots=True)
 class Egress:
-    policy: Policy
-    limits: Limits = Limits()
+    policy: EgressPolicy
+    limits: ProxyLimits = ProxyLimits()
     allowed: Counter[str] = field(default_factory=Counter)
     """Connections by host."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -82,17 +82,17 @@ class Egress:
             task = tasks.run_once(self._answer(client), name="egress connection", of_one=True)
             task.add_done_callback(partial(_ended, client, room))
 
-    async def _answer(self, client: Stream) -> None:
+    async def _answer(self, client: ByteStream) -> None:
         try:
             try:
                 await self._serve(client)
-            except Refused as refusal:
+            except RefusedHead as refusal:
                 await self._refuse(client, refusal)
         except Exception as error:  # the boundary: what a sandbox sends must not fill the log
             log.debug("a connection of a sandbox ended: %.300r", error)
 
-    async def _serve(self, client: Stream) -> None:
-        request = Request.read(await self._head(client))
+    async def _serve(self, client: ByteStream) -> None:
+        request = ProxyRequest.read(await self._head(client))
         server = await self._connected(request)
         try:
             async with streams.until_idle(self.limits.idle_s) as seen:
@@ -106,20 +106,20 @@ class Egress:
         finally:
             server.abort()
 
-    async def _head(self, client: Stream) -> bytes:
+    async def _head(self, client: ByteStream) -> bytes:
         try:
             async with asyncio.timeout(self.limits.head_s):
                 return await client.reader.readuntil(b"\r\n\r\n")
         except TimeoutError:
-            raise Refused("408 Request Timeout", "the request took too long") from None
+            raise RefusedHead("408 Request Timeout", "the request took too long") from None
         except asyncio.LimitOverrunError:
             why = f"the head of the request is longer than {MAX_HEAD_BYTES} bytes"
-            raise Refused("431 Request Header Fields Too Large", why) from None
+            raise RefusedHead("431 Request Header Fields Too Large", why) from None
         except asyncio.IncompleteReadError:
-            raise Refused("400 Bad Request", "the request ends within its head") from None
+            raise RefusedHead("400 Bad Request", "the request ends within its head") from None
 
-    async def _connected(self, request: Request) -> Stream:
-        """Raises `Refused`."""
+    async def _connected(self, request: ProxyRequest) -> ByteStream:
+        """Raises `RefusedHead`."""
         host = request.host
         if not self.policy.allows_name(host):
             raise self._refusal(host, "the task may not reach it")
@@ -130,12 +130,12 @@ class Egress:
                 addresses = await self._resolved(host)
                 return await connecting.connected(addresses, request.port)
         except TimeoutError:
-            raise Refused("504 Gateway Timeout", f"{host} does not answer") from None
+            raise RefusedHead("504 Gateway Timeout", f"{host} does not answer") from None
         except OSError as error:
-            raise Refused("502 Bad Gateway", f"{host} cannot be reached: {error}") from None
+            raise RefusedHead("502 Bad Gateway", f"{host} cannot be reached: {error}") from None
 
     async def _resolved(self, host: str) -> list[Address]:
-        """Returns the addresses that the policy allows. Raises `Refused` if there are none."""
+        """Returns the addresses that the policy allows. Raises `RefusedHead` if there are none."""
         async with self._lookups:
             found = await connecting.addresses_of(host)
         allowed = [address for address in found if self.policy.allows_address(address)]
@@ -145,11 +145,11 @@ class Egress:
         _count(self.allowed, host)
         return allowed
 
-    def _refusal(self, host: str, why: str) -> Refused:
+    def _refusal(self, host: str, why: str) -> RefusedHead:
         _count(self.refused, host)
-        return Refused("403 Forbidden", f"{host}: {why}")
+        return RefusedHead("403 Forbidden", f"{host}: {why}")
 
-    async def _refuse(self, client: Stream, refusal: Refused) -> None:
+    async def _refuse(self, client: ByteStream, refusal: RefusedHead) -> None:
         body = f"{refusal}\n".encode()
         head = f"HTTP/1.1 {refusal.status}\r\nContent-Length: {len(body)}\r\nConnection: close"
         client.writer.write(head.encode() + b"\r\n\r\n" + body)
@@ -168,17 +168,17 @@ def variables(url: str) -> dict[str, str]:
     return {**proxies, "no_proxy": local, "NO_PROXY": local}
 
 
-async def _accepted(listener: socket.socket) -> Stream:
+async def _accepted(listener: socket.socket) -> ByteStream:
     while True:
         try:
             connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-            return await Stream.of(connection, MAX_HEAD_BYTES)
+            return await ByteStream.of(connection, MAX_HEAD_BYTES)
         except OSError as error:
             log.debug("a connection of a sandbox cannot be accepted: %s", error)
             await asyncio.sleep(PAUSE_S)
 
 
-def _ended(client: Stream, room: asyncio.Semaphore, _: asyncio.Task[None]) -> None:
+def _ended(client: ByteStream, room: asyncio.Semaphore, _: asyncio.Task[None]) -> None:
     client.abort()
     room.release()
 

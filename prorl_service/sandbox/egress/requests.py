@@ -23,7 +23,7 @@ _FRAMING = frozenset({"content-length", "transfer-encoding"})
 Header = tuple[str, str]
 
 
-class Refused(Exception):
+class RefusedHead(Exception):
     """An answer of the proxy itself."""
 
     def __init__(self, status: str, why: str) -> None:
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProxyRequest:
     host: str
     port: int
     is_tunnel: bool
@@ -42,15 +42,15 @@ class Request:
     """Bytes of the body; None: it comes in chunks."""
 
     @classmethod
-    def read(cls, head: bytes) -> "Request":
-        """Raises `Refused`."""
+    def read(cls, head: bytes) -> "ProxyRequest":
+        """Raises `RefusedHead`."""
         try:
             return cls._read(head.decode("latin-1").removesuffix("\r\n\r\n"))
         except ValueError as error:
-            raise Refused("400 Bad Request", f"not a request to a proxy: {error}") from None
+            raise RefusedHead("400 Bad Request", f"not a request to a proxy: {error}") from None
 
     @classmethod
-    def _read(cls, text: str) -> "Request":
+    def _read(cls, text: str) -> "ProxyRequest":
         first, *lines = text.split("\r\n")
         start = _START.fullmatch(first)
         if start is None:

@@ -14,12 +14,12 @@ _END = b"\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class ByteStream:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     @classmethod
-    async def of(cls, connection: socket.socket, limit: int = COPY_BYTES) -> "Stream":
+    async def of(cls, connection: socket.socket, limit: int = COPY_BYTES) -> "ByteStream":
         return cls(*await asyncio.open_connection(sock=connection, limit=limit))
 
     async def close(self) -> None:
@@ -45,7 +45,7 @@ async def until_idle(seconds: float) -> AsyncIterator[Callable[[], None]]:
         yield seen
 
 
-async def tunnel(client: Stream, server: Stream, seen: Callable[[], None]) -> None:
+async def tunnel(client: ByteStream, server: ByteStream, seen: Callable[[], None]) -> None:
     """Copies both ways until both sides have ended."""
     async with asyncio.TaskGroup() as group:
         group.create_task(_copy(client, server, seen))
@@ -54,7 +54,7 @@ async def tunnel(client: Stream, server: Stream, seen: Callable[[], None]) -> No
 
 
 async def exchange(
-    client: Stream, server: Stream, length: int | None, seen: Callable[[], None]
+    client: ByteStream, server: ByteStream, length: int | None, seen: Callable[[], None]
 ) -> None:
     """Copies one body of a client, and what the server answers. Whatever else the client sends is
     not for this server."""
@@ -64,7 +64,7 @@ async def exchange(
         sending.cancel()
 
 
-async def _copy(source: Stream, target: Stream, seen: Callable[[], None]) -> None:
+async def _copy(source: ByteStream, target: ByteStream, seen: Callable[[], None]) -> None:
     """Copies to the end of `source`, and passes that end on."""
     try:
         while data := await source.reader.read(COPY_BYTES):
@@ -77,7 +77,7 @@ async def _copy(source: Stream, target: Stream, seen: Callable[[], None]) -> Non
 
 
 async def _copy_body(
-    source: Stream, target: Stream, length: int | None, seen: Callable[[], None]
+    source: ByteStream, target: ByteStream, length: int | None, seen: Callable[[], None]
 ) -> None:
     if length is None:
         await _copy_chunks(source, target, seen)
@@ -85,7 +85,7 @@ async def _copy_body(
         await _copy_bytes(source, target, length, seen)
 
 
-async def _copy_chunks(source: Stream, target: Stream, seen: Callable[[], None]) -> None:
+async def _copy_chunks(source: ByteStream, target: ByteStream, seen: Callable[[], None]) -> None:
     """Copies chunks, without what may follow their sizes and the last of them. Raises `ValueError`
     for what cannot be read."""
     size = None
@@ -105,7 +105,9 @@ async def _copy_chunks(source: Stream, target: Stream, seen: Callable[[], None])
     await _pass_on(_END, target, seen)
 
 
-async def _copy_bytes(source: Stream, target: Stream, count: int, seen: Callable[[], None]) -> None:
+async def _copy_bytes(
+    source: ByteStream, target: ByteStream, count: int, seen: Callable[[], None]
+) -> None:
     while count:
         data = await source.reader.read(min(count, COPY_BYTES))
         if not data:
@@ -114,7 +116,7 @@ async def _copy_bytes(source: Stream, target: Stream, count: int, seen: Callable
         await _pass_on(data, target, seen)
 
 
-async def _pass_on(data: bytes, target: Stream, seen: Callable[[], None]) -> None:
+async def _pass_on(data: bytes, target: ByteStream, seen: Callable[[], None]) -> None:
     seen()
     target.writer.write(data)
     await target.writer.drain()

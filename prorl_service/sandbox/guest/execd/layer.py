@@ -49,13 +49,13 @@ def restore_layer(written: Sequence[Written], request: Request) -> None:
 
 def _save(written: Sequence[Written], max_bytes: int, out: BinaryIO) -> None:
     with tarfile.open(fileobj=Bounded(out, max_bytes), mode="w|") as tar:  # type: ignore[call-overload]
-        saving = _Saving(tar)
+        saving = _LayerSaving(tar)
         for root in written:
             directory = os.open(".", _READ_ONLY, dir_fd=root.directory)
             saving.add_directory(directory, f"{root.prefix}/" if root.prefix else "", MAX_DEPTH)
 
 
-class _Saving:
+class _LayerSaving:
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
         self._names: dict[tuple[int, int], str] = {}

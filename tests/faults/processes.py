@@ -111,8 +111,9 @@ def port_to_come_back_to() -> int:
 
 
 def _ports_to_come_back_to() -> Iterator[int]:
-    """Yields free ports outside the range from which connections take theirs."""
-    for port in random.sample(range(20_000, 30_000), 100):
+    """Yields free ports that nobody takes meanwhile: neither connections nor `local.free_port`."""
+    # Some tests seed `random`: two of them would choose the same ports.
+    for port in random.SystemRandom().sample(range(5_000, local.FIRST_PORT), 100):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

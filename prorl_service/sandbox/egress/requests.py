@@ -85,6 +85,8 @@ def _authority(target: str) -> tuple[str, int]:
 
 
 def _host(parts: SplitResult) -> str:
+    if "@" in parts.netloc:
+        raise ValueError("its address has a user's name (RFC 9110, 4.2.4)")
     host = (parts.hostname or "").rstrip(".")
     if "%" not in host and (address := read_address(host)) is not None:
         return str(address)

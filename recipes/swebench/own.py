@@ -9,6 +9,7 @@ shows all three. Grades nothing.
 import io
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -18,7 +19,6 @@ from prorl_service.rewards.swe.patch import TEST_DIRECTORIES, TEST_FILE
 from recipes.common.data.fields import Row, of_validation
 from recipes.swebench import offline
 from recipes.swebench.data.converted import Converted
-from recipes.swebench.data.environments import GradedBy
 from recipes.swebench.rows import SweInstance
 
 GIT_TIMEOUT_S = 300
@@ -51,7 +51,13 @@ class Bug(BaseModel):
     license: str = ""
 
 
-def from_own(row: Row, graded_by: GradedBy) -> Converted:
+def is_own(row: Row) -> bool:
+    """Returns whether the row has one of these forms."""
+    built = row.has("git") or row.has("fixed_version")
+    return built or isinstance(row.fields.get("environment"), Mapping)
+
+
+def from_own(row: Row) -> Converted:
     """Converts a row. Raises `RowError`."""
     try:
         if row.has("git"):

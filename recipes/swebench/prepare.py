@@ -12,14 +12,15 @@ Run again, it continues where it was. Trains and evaluates nothing.
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat, PositiveInt
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rich.console import Console
 
 from prorl_service.cli.images import pull_progress
@@ -31,15 +32,30 @@ from recipes.common.data import preparation, sources
 from recipes.swebench import grading
 from recipes.swebench.data import admission, prefetch
 from recipes.swebench.data.admission import Admit
-from recipes.swebench.data.catalogue import DATA_SETS
+from recipes.swebench.data.columns import DATA
 from recipes.swebench.data.environments import GradedBy
 from recipes.swebench.data.selection import Selection, select, select_offline
 from recipes.swebench.grading import Admission
 from recipes.swebench.rows import SweInstance
 
 Name = Literal[
-    "verified", "lite", "full", "swe_gym", "skyrl_293", "r2e_gym", "swe_smith", "own", "offline"
+    "verified",
+    "lite",
+    "full",
+    "swe_gym",
+    "skyrl_293",
+    "r2e_gym",
+    "swe_smith",
+    "rebench",
+    "rebench_v2",
+    "live",
+    "pro",
+    "nemotron",
+    "own",
+    "offline",
 ]
+SHOWN = 20
+"""Most refused rows that are printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,8 @@ class Options:
     revision: str | None = None
     limit: int | None = None
     graded_by: GradedBy = "recorder"
+    columns: Mapping[str, str] = MappingProxyType({})
+    """Columns instead of those of the rows' layouts, by the names in `layouts.toml`."""
     with_images: bool = True
     image_cache: Path | None = None
     image_mb: float = prefetch.IMAGE_MB
@@ -64,6 +82,8 @@ class Image(BaseModel):
 
 class Manifest(preparation.PreparedManifest):
     graded_by: GradedBy
+    columns: dict[str, str] = Field({})
+    """Columns that were given instead of those of the rows' layouts."""
     instances: int
     tests_left_out: int
     """Number of ids left out of both lists: cut ones, R2E-Gym's expected failures, flaky ones."""
@@ -86,9 +106,6 @@ async def prepare(
     console = console or Console(stderr=True)
     preparation.check_directory(options.output, options.dataset)
     selection = _selection(options, console)
-    if options.dataset == "own":
-        for rejected in selection.rejected:
-            console.print(rejected.detail, markup=False, soft_wrap=True)
     if not selection.instances:
         raise preparation.nothing_usable(selection.rejected)
     options.output.mkdir(parents=True, exist_ok=True)
@@ -107,6 +124,7 @@ async def prepare(
         revision=selection.source.revision,
         split=selection.source.split,
         graded_by=options.graded_by,
+        columns=dict(options.columns),
         rows_read=selection.rows_read,
         instances=len(selection.instances),
         rejected=preparation.counts(selection.rejected),
@@ -117,25 +135,36 @@ async def prepare(
         versions=preparation.versions(),
     )
     preparation.write_manifest(options.output, manifest)
+    _show_refused(selection.rejected, console)
     return manifest
+
+
+def _show_refused(rejected: Sequence[preparation.Rejected], console: Console) -> None:
+    """Prints a line for each row."""
+    for one in rejected[:SHOWN]:
+        named = one.detail if one.instance in one.detail else f"{one.instance}: {one.detail}"
+        console.print(named, markup=False, highlight=False, soft_wrap=True)
+    if len(rejected) > SHOWN:
+        console.print(f"and {len(rejected) - SHOWN} more, all in {preparation.REJECTED}")
 
 
 def _selection(options: Options, console: Console) -> Selection:
     if options.dataset == "offline":
         preparation.check_offline(options.dataset, options.path, options.split, options.revision)
         return select_offline(options.limit, console.print)
-    if options.dataset == "own" and options.path is None:
+    data_set = DATA.sets.get(options.dataset)
+    if options.path is not None:
+        split = options.split or (data_set.split if data_set else "all")
+        source = sources.from_path(options.path, split)
+    elif data_set is None:
         raise InvalidRequest.of_field(
             "from", "your own data set is in a file", hint="name the file: --from rows.jsonl"
         )
-    data_set = DATA_SETS[options.dataset]
-    split = options.split or data_set.split
-    if options.path is not None:
-        source = sources.from_path(options.path, split)
     else:
-        source = sources.from_hub(data_set.hub, split, options.revision)
+        split = options.split or data_set.split
+        source = sources.from_hub(data_set.hub, split, options.revision, data_set.files)
     with preparation.progress("rows", source.total, console) as advance:
-        return select(data_set, source, options.graded_by, options.limit, advance)
+        return select(source, options.graded_by, options.columns, options.limit, advance)
 
 
 async def _with_images(
@@ -219,6 +248,14 @@ def main(
         GradedBy,
         Parameter(help="'log' grades all by SWE-bench's commands and parsers, for its own scores."),
     ] = "recorder",
+    column: Annotated[
+        list[str] | None,
+        Parameter(
+            consume_multiple=True,
+            help="Columns of your rows' layout, such as test=config.test_cmd image=docker_image;"
+            " docs/swe.md lists the names. After ==, a text.",
+        ),
+    ] = None,
     with_images: Annotated[bool, Parameter("--images", negative="--no-images")] = True,
     image_cache: Annotated[
         Path | None, Parameter(help="Image cache; default: images in $PRORL_CACHE.")
@@ -245,6 +282,7 @@ def main(
         revision=revision,
         limit=limit,
         graded_by=graded_by,
+        columns=_columns(column or []),
         with_images=with_images,
         image_cache=image_cache,
         image_mb=image_mb,
@@ -256,6 +294,16 @@ def main(
         print("prorl: some work is left: run the same command again", file=sys.stderr)
         return 2
     return 0
+
+
+def _columns(given: Sequence[str]) -> dict[str, str]:
+    """Reads NAME=COLUMN. Raises `InvalidRequest`."""
+    columns = dict(one.split("=", 1) for one in given if "=" in one)
+    for one in given:
+        if one.partition("=")[0] not in DATA.columns.keys() & columns.keys():
+            problem = f"{one} is not NAME=COLUMN with a name of {', '.join(DATA.columns)}"
+            raise InvalidRequest.of_field("column", problem)
+    return columns
 
 
 async def _run(options: Options, *, admit: bool) -> Manifest:

@@ -35,17 +35,17 @@ class Testing:
     setup: tuple[str, ...] = ()
 
 
-def of_script(row: Row) -> Testing:
-    """Reads `eval_script` and `log_parser`. Raises `RowError` if the script has another form."""
-    script = re.sub(r"<<'(\w+)'\n.*?\n\1\n", "\n", row.text("eval_script"), flags=re.DOTALL)
+def of_script(row: Row, script: str, log_parser: str) -> Testing:
+    """Reads an evaluation script. Raises `RowError` if it has another form."""
+    script = re.sub(r"<<'(\w+)'\n.*?\n\1\n", "\n", script, flags=re.DOTALL)
     before, start, rest = script.partition(f": '{START}'\n")
     command, end, _ = rest.partition(f": '{END}'")
     if not start or not end or not command.strip():
-        raise row.error("eval_script has no test command between its markers")
+        raise row.error("script has no test command between its markers")
     prepared = [line for line in before.splitlines() if not _COMMON.match(line)]
     return Testing(
         command=command.strip(),
-        log_parser=row.text("log_parser"),
+        log_parser=log_parser,
         install="; ".join(line for line in prepared if _INSTALL.search(line)),
         exports=tuple(line for line in prepared if line.startswith("export ")),
         setup=tuple(
@@ -60,19 +60,14 @@ _COMMON = re.compile(r"\s*$|#|set -|cd |git |source |conda activate |: ")
 _INSTALL = re.compile(r"\bpip install\b|\bsetup\.py\b")
 
 
-def of_table(row: Row, test_patch: str) -> Testing:
-    """Looks up repository and version. Raises `RowError` for a repository outside the table."""
-    repo, version = row.text("repo"), row.text("version")
+def of_table(row: Row, repo: str, version: str, test_patch: str) -> Testing | None:
+    """Looks up repository and version. Raises `RowError` for tests that cannot be used."""
     if repo == "python/mypy" and re.search(r"^.\[case ", test_patch, re.MULTILINE):
         raise row.error("its tests are cases in data files: no canary can be put among them")
     for pattern, testing in _REPOSITORIES.get(repo.lower(), ()):
         if re.fullmatch(pattern, version):
             return replace(testing, command=_with_tests(testing.command, repo, test_patch))
-    raise row.error(f"it is not known how {repo} is tested", f"version {version}")
-
-
-def is_swe_gym(repo: str) -> bool:
-    return repo.lower() in _SWE_GYM
+    return None
 
 
 def _with_tests(command: str, repo: str, test_patch: str) -> str:

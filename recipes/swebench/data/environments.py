@@ -2,24 +2,23 @@
 
 The recorder trusts less (docs/swe.md) and grades what it can: tests that pytest runs by themselves,
 by their full ids, without a build. The log is for the rest, with the command and the parser that
-made the data set's ids. All that is known of images is where SWE-bench puts things.
+made the data set's ids.
 """
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from prorl_service.agents.swe.data import SweEnvironment
 from prorl_service.rewards.swe.patch import patched_files
-from recipes.swebench.data.commands import Testing, named_files
+from recipes.swebench.data.commands import Testing
 
 GradedBy = Literal["recorder", "log"]
 
-ACTIVATE = "source /opt/miniconda3/bin/activate testbed"
-TEST_TIMEOUT_S = 1800.0
-"""Time limit of the tests; SWE-bench's own."""
+Place = Mapping[str, Any]
+"""Fields of `SweEnvironment` that do not depend on the grader."""
 
 COMPILED = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".f", ".f90", ".h", ".hpp")
 
@@ -33,22 +32,25 @@ class Tests:
     left_out: tuple[str, ...] = ()
 
 
-def environment_of(
-    testing: Testing, tests: Tests, patch: str, test_patch: str, graded_by: GradedBy
-) -> tuple[SweEnvironment, Tests]:
-    """Returns the environment, and the tests that its grader can tell apart."""
-    builds = "setup.py" in testing.install or any(
-        file.endswith(COMPILED) for file in patched_files(patch)
-    )
-    words = shlex.split(testing.command)
-    whole = with_whole_ids(tests)
-    if graded_by == "log" or builds or words[0] != "pytest":
-        return _by_log(testing, builds=builds), tests
-    if not whole.fail_to_pass:
-        return _by_log(testing, builds=False), tests
-    directives = {*named_files(test_patch)}
-    arguments = [word for word in words[1:] if word not in directives]
-    return _by_recorder(testing, whole, arguments), whole
+def grader_of(testing: Testing, tests: Tests, patch: str, wanted: GradedBy) -> GradedBy:
+    """Returns `wanted`, or the log where the recorder cannot grade."""
+    is_whole = bool(with_whole_ids(tests).fail_to_pass)
+    recorded = is_whole and pytest_arguments(testing.command) is not None
+    return wanted if recorded and not _builds(testing, patch) else "log"
+
+
+def pytest_arguments(command: str) -> list[str] | None:
+    """Returns the arguments of a command that runs pytest and nothing else; None for others."""
+    words = shlex.split(command)
+    if words[:3] == ["python", "-m", "pytest"]:
+        words = words[2:]
+    return None if words[0] != "pytest" or re.search(r"[;&|<>`$\n]", command) else words[1:]
+
+
+def _builds(testing: Testing, patch: str) -> bool:
+    """Returns whether the repository is built before its tests."""
+    is_compiled = any(file.endswith(COMPILED) for file in patched_files(patch))
+    return is_compiled or "setup.py" in testing.install
 
 
 def with_whole_ids(tests: Tests) -> Tests:
@@ -75,30 +77,33 @@ def _escaped(id_: str) -> str:
     return name + bracket + parameters.encode("ascii", "backslashreplace").decode()
 
 
-def _by_recorder(testing: Testing, tests: Tests, arguments: Sequence[str]) -> SweEnvironment:
+def by_recorder(
+    testing: Testing, tests: Tests, named: Sequence[str], place: Place
+) -> SweEnvironment:
+    """`named`: other files that the command may name."""
+    files = files_of([*tests.fail_to_pass, *tests.pass_to_pass])
+    arguments = pytest_arguments(testing.command) or []
     return SweEnvironment(
-        activate=_activation(testing),
-        test_files=files_of([*tests.fail_to_pass, *tests.pass_to_pass]),
-        pytest_arguments=list(arguments),
+        test_files=files,
+        pytest_arguments=[word for word in arguments if word not in {*named, *files}],
         installed_plugins=True,
-        test_timeout_s=TEST_TIMEOUT_S,
+        **place,
     )
 
 
-def _by_log(testing: Testing, *, builds: bool) -> SweEnvironment:
-    install = (testing.install,) if builds and testing.install else ()
+def by_log(testing: Testing, patch: str, place: Place) -> SweEnvironment:
+    install = [testing.install] if testing.install and _builds(testing, patch) else []
     quietly = [f"({command}) > /dev/null 2>&1" for command in (*testing.setup, *install)]
     return SweEnvironment(
-        activate=_activation(testing),
         test_command="; ".join([*quietly, testing.command]),
         log_parser=testing.log_parser,
-        test_timeout_s=TEST_TIMEOUT_S,
+        **place,
     )
 
 
-def _activation(testing: Testing) -> str:
-    exports = list(testing.exports)
+def activation(testing: Testing, activate: str) -> str:
+    lines = [activate, *testing.exports]
     if re.search(r"pip install \.( |$)", testing.install):
         # The installed copy would hide what the patch changes.
-        exports.append("export PYTHONPATH=$PWD:${PYTHONPATH:-}")
-    return "\n".join([ACTIVATE, *exports])
+        lines.append("export PYTHONPATH=$PWD:${PYTHONPATH:-}")
+    return "\n".join(filter(None, lines))

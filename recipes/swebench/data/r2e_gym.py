@@ -17,7 +17,7 @@ from prorl_service.agents.swe.data import SweEnvironment
 from recipes.common.data.fields import Row
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import file_diff
-from recipes.swebench.data.environments import GradedBy, Tests, files_of
+from recipes.swebench.data.environments import Tests, files_of
 from recipes.swebench.rows import SweInstance
 
 TESTS = "r2e_tests"
@@ -61,8 +61,8 @@ class _Execution(BaseModel):
     old_commit_res_stdout: str = ""
 
 
-def from_r2e_gym(row: Row, graded_by: GradedBy) -> Converted:
-    """Converts a row. `graded_by` does not matter: no parser of swebench reads these names.
+def from_r2e_gym(row: Row) -> Converted:
+    """Converts a row for the recorder: no parser of swebench reads these names.
 
     Raises `RowError`.
     """

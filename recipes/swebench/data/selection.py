@@ -9,7 +9,8 @@ from recipes.common.data.fields import Row, RowError
 from recipes.common.data.preparation import Rejected
 from recipes.common.data.sources import Source, digest
 from recipes.swebench import offline
-from recipes.swebench.data.catalogue import DataSet, convert
+from recipes.swebench.data.columns import unwrapped, value_at
+from recipes.swebench.data.converter import convert
 from recipes.swebench.data.environments import GradedBy
 from recipes.swebench.grading import Admission
 from recipes.swebench.rows import SweInstance
@@ -48,9 +49,9 @@ class Selection:
 
 
 def select(
-    data_set: DataSet,
     source: Source,
     graded_by: GradedBy,
+    columns: Mapping[str, str],
     limit: int | None = None,
     on_row: Callable[[], None] = lambda: None,
 ) -> Selection:
@@ -63,14 +64,15 @@ def select(
             break
         read += 1
         on_row()
-        row = Row(fields, f"row {read}{_named(fields)}")
+        name = _named(fields, columns)
+        row = Row(fields, f"row {read} ({name})" if name else f"row {read}")
         try:
-            converted = convert(data_set, row, graded_by)
+            converted = convert(row, graded_by, columns)
             if converted.instance.instance_id in instances:
                 raise row.error("its instance_id occurred before")
         except RowError as error:
-            name = _named(fields).strip(" ()") or row.where
-            rejected.append(Rejected(instance=name, reason=error.reason, detail=str(error)))
+            instance = name or row.where
+            rejected.append(Rejected(instance=instance, reason=error.reason, detail=str(error)))
             continue
         instances[converted.instance.instance_id] = converted.instance
         left_out += len(converted.left_out)
@@ -85,6 +87,6 @@ def select_offline(limit: int | None, progress: Callable[[str], None]) -> Select
     return Selection(Source("source releases", revision, "all", [], len(rows)), rows, (), len(rows))
 
 
-def _named(fields: Mapping[str, Any]) -> str:
-    name = fields.get("instance_id")
-    return f" ({name})" if isinstance(name, str) else ""
+def _named(fields: Mapping[str, Any], columns: Mapping[str, str]) -> str:
+    name = value_at(unwrapped(Row(fields, "")).fields, columns.get("id", "instance_id"))
+    return name if isinstance(name, str) else ""

@@ -16,7 +16,7 @@ import pytest
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
 from recipes.common.data.fields import Row
-from recipes.swebench.data.catalogue import DATA_SETS, convert
+from recipes.swebench.data.converter import convert
 from recipes.swebench.data.diffs import reversed_patch
 from recipes.swebench.grading import admit
 from recipes.swebench.patches import Checkout
@@ -91,8 +91,8 @@ async def containers() -> AsyncIterator[SandboxProvider]:
         yield provider
 
 
-async def converted(data_set: str, fields: Fields, image: Image) -> SweInstance:
-    row = convert(DATA_SETS[data_set], Row(fields, "row 1"), "recorder").instance
+async def converted(fields: Fields, image: Image) -> SweInstance:
+    row = convert(Row(fields, "row 1"), "recorder", {}).instance
     made = await ImageCache(image.root.with_suffix(".cache")).build("published", str(image.root))
     return row.model_copy(update={"image": str(made.path)})
 
@@ -105,7 +105,7 @@ async def test_a_swe_bench_row_is_admitted(image: Image, containers: SandboxProv
         FAIL_TO_PASS=real.FAIL_TO_PASS,
         PASS_TO_PASS=real.PASS_TO_PASS,
     )
-    assert (await admit(await converted("verified", fields, image), containers, times=1)).row
+    assert (await admit(await converted(fields, image), containers, times=1)).row
 
 
 async def test_a_swe_smith_row_is_admitted(fixed: Image, containers: SandboxProvider) -> None:
@@ -115,7 +115,7 @@ async def test_a_swe_smith_row_is_admitted(fixed: Image, containers: SandboxProv
         FAIL_TO_PASS=real.FAIL_TO_PASS,
         PASS_TO_PASS=real.PASS_TO_PASS,
     )
-    assert (await admit(await converted("swe_smith", fields, fixed), containers, times=1)).row
+    assert (await admit(await converted(fields, fixed), containers, times=1)).row
 
 
 async def test_an_r2e_gym_row_is_admitted(
@@ -134,7 +134,7 @@ async def test_an_r2e_gym_row_is_admitted(
         parsed_commit_content=json.dumps(published.r2e_commit() | {"file_diffs": [diff | texts]}),
         expected_output_json=json.dumps(dict.fromkeys(names, "PASSED")),
     )
-    row = await converted("r2e_gym", fields, image)
+    row = await converted(fields, image)
     assert len(row.FAIL_TO_PASS) == len(real.FAIL_TO_PASS)
     assert (await admit(row, containers, times=1)).row
 
@@ -142,7 +142,7 @@ async def test_an_r2e_gym_row_is_admitted(
 async def test_the_images_tests_are_removed_before_the_model_starts(
     image: Image, containers: SandboxProvider
 ) -> None:
-    row = await converted("r2e_gym", published.r2e_gym(), image)
+    row = await converted(published.r2e_gym(), image)
     async with started(containers, image=row.image) as sandbox:
         shell = {
             "command": f"ls /r2e_tests; cd /testbed\n{row.environment.activate}\nls /r2e_tests"

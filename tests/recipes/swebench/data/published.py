@@ -181,3 +181,98 @@ def swe_smith(**changed: Any) -> Fields:
         "problem_statement": "f() returns the wrong number.",
     }
     return {**row, **changed}
+
+
+INSTALL_CONFIG: Fields = {
+    "install": "pip install -e .[dev]",
+    "log_parser": "parse_log_pytest",
+    "no_use_env": None,
+    "packages": "requirements.txt",
+    "pip_packages": ["pytest"],
+    "python": "3.9",
+    "test_cmd": "pytest --no-header -rA --tb=line --color=no -p no:cacheprovider",
+}
+
+
+def rebench(**changed: Any) -> Fields:
+    """Returns the fields of SWE-rebench: `environment` is text, and `install_config` an object."""
+    row = swe_gym("octo/project", "0.1")
+    return {
+        **row,
+        "docker_image": "swerebench/sweb.eval.x86_64.octo_1776_project-1234",
+        "environment": "name: testbed\n",
+        "requirements": "pytest==8.0.0\n",
+        "environment_setup_commit": "b" * 40,
+        "install_config": INSTALL_CONFIG,
+        "license_name": "MIT License",
+        "meta": {"commit_name": "head_commit", "num_modified_files": 1},
+        "FAIL_TO_FAIL": [],
+        "PASS_TO_FAIL": [],
+        **changed,
+    }
+
+
+def rebench_v2(**changed: Any) -> Fields:
+    """Returns the fields of SWE-rebench-V2, whose tests' commands name their files."""
+    row = swe_gym("octo/project")
+    del row["version"]
+    config = {"test_cmd": ["pytest -rA tests/test_core.py"], "log_parser": "parse_log_pytest"}
+    return {
+        **row,
+        "image_name": "docker.io/swerebenchv2/octo-project:1234-aaaaaaa",
+        "language": "python",
+        "install_config": json.dumps({**config, "install": [], "base_image_name": "python_39"}),
+        "interface": "",
+        "license": "mit",
+        **changed,
+    }
+
+
+def live(**changed: Any) -> Fields:
+    """Returns the fields of SWE-bench-Live's Python rows."""
+    row = swe_gym("octo/project")
+    del row["version"]
+    return {
+        **row,
+        "pull_number": "1234",
+        "issue_numbers": ["1230"],
+        "all_hints_text": "",
+        "commit_urls": [],
+        "test_cmds": ["pytest -rA"],
+        "log_parser": "pytest",
+        **changed,
+    }
+
+
+def pro(**changed: Any) -> Fields:
+    """Returns the fields of SWE-bench Pro, with lists as Python's text."""
+    row = swe_gym("octo/project", instance_id="instance_octo__project-1a-vnan")
+    del row["version"]
+    return {
+        **{name: value for name, value in row.items() if not name.endswith("_TO_PASS")},
+        "requirements": "- f() returns 2.",
+        "interface": "No new interfaces.",
+        "repo_language": "python",
+        "fail_to_pass": str(row["FAIL_TO_PASS"]),
+        "pass_to_pass": str(row["PASS_TO_PASS"]),
+        "before_repo_set_cmd": "git reset --hard aaaa\ngit checkout bbbb -- tests/test_core.py",
+        "selected_test_files_to_run": json.dumps(["tests/test_core.py"]),
+        "dockerhub_tag": "octo.project-octo__project-1a",
+        **changed,
+    }
+
+
+def nemotron(row: Fields) -> Fields:
+    """Returns a row of NeMo Gym, which has another data set's row as JSON text."""
+    metadata = {
+        "instance_id": row["instance_id"],
+        "base_commit": row["base_commit"],
+        "dataset_name": "SWE-Gym/SWE-Gym",
+        "split": "train",
+        "problem_statement": row["problem_statement"],
+        "instance_dict": json.dumps(row),
+    }
+    return {
+        "responses_create_params": {"input": [], "metadata": metadata},
+        "agent_ref": {"type": "responses_api_agents", "name": "swe_agents"},
+    }

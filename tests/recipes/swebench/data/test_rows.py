@@ -5,21 +5,25 @@ from typing import Any
 
 import pytest
 
+from prorl_service.rewards.swe.log_reader import swebench_module
 from recipes.common.data.fields import Row, RowError
-from recipes.swebench.data.catalogue import DATA_SETS, convert
+from recipes.swebench.data.columns import DATA, Columns
 from recipes.swebench.data.converted import Converted
+from recipes.swebench.data.converter import convert
 from recipes.swebench.data.diffs import file_diff, reversed_patch
 from recipes.swebench.data.environments import GradedBy
 from tests.recipes.swebench.data import published
 from tests.recipes.swebench.data.published import PATCH, TEST_PATCH, Fields
 
+PACKAGES = ("swebench.harness", "swebench.harness.log_parsers")
 
-def converted(data_set: str, fields: Fields, graded_by: GradedBy = "recorder") -> Converted:
-    return convert(DATA_SETS[data_set], Row(fields, "row 7 (its id)"), graded_by)
+
+def converted(fields: Fields, graded_by: GradedBy = "recorder", **columns: str) -> Converted:
+    return convert(Row(fields, "row 7 (its id)"), graded_by, columns)
 
 
 def test_a_row_of_swe_bench_is_graded_by_the_recorder() -> None:
-    row = converted("verified", published.swe_bench()).instance
+    row = converted(published.swe_bench()).instance
     assert row.instance_id == "pallets__flask-1234"
     assert row.image == "docker://swebench/sweb.eval.x86_64.pallets_1776_flask-1234:latest"
     assert row.FAIL_TO_PASS == ["tests/test_core.py::test_f"]
@@ -63,24 +67,24 @@ def test_a_row_of_swe_bench_is_graded_by_the_recorder() -> None:
 def test_repositories_with_their_own_runner_are_graded_by_log(
     repo: str, version: str, command: str, log_parser: str
 ) -> None:
-    environment = converted("lite", published.swe_bench(repo, version)).instance.environment
+    environment = converted(published.swe_bench(repo, version)).instance.environment
     assert environment.test_command == command
     assert environment.log_parser == log_parser
     assert environment.test_files == []
 
 
 def test_setup_commands_of_a_version_run_before_its_tests() -> None:
-    old = converted("full", published.swe_bench("django/django", "2.2")).instance.environment
+    old = converted(published.swe_bench("django/django", "2.2")).instance.environment
     assert "export LC_ALL=en_US.UTF-8" in old.activate
     assert old.test_command.startswith("(python setup.py install) > /dev/null 2>&1; ./tests/run")
-    newer = converted("full", published.swe_bench("django/django", "3.1")).instance.environment
+    newer = converted(published.swe_bench("django/django", "3.1")).instance.environment
     assert newer.test_command.startswith("(sed -i '/en_US.UTF-8/s/^# //g' /etc/locale.gen && ")
 
 
 def test_a_fix_of_compiled_source_is_built_and_graded_by_log() -> None:
     patch = PATCH.replace("core.py", "core.pyx")
     row = published.swe_bench("scikit-learn/scikit-learn", "1.3", patch=patch)
-    environment = converted("verified", row).instance.environment
+    environment = converted(row).instance.environment
     assert environment.log_parser == "parse_log_scikit"
     assert environment.test_command == (
         "(python -m pip install -v --no-use-pep517 --no-build-isolation -e .) > /dev/null 2>&1;"
@@ -89,23 +93,23 @@ def test_a_fix_of_compiled_source_is_built_and_graded_by_log() -> None:
 
 
 def test_an_installed_copy_does_not_hide_the_repository() -> None:
-    environment = converted("full", published.swe_bench("psf/requests", "2.27")).instance
+    environment = converted(published.swe_bench("psf/requests", "2.27")).instance
     assert environment.environment.activate.endswith("export PYTHONPATH=$PWD:${PYTHONPATH:-}")
 
 
 def test_rows_of_pytest_may_change_pytests_own_source() -> None:
-    row = converted("verified", published.swe_bench("pytest-dev/pytest", "7.2")).instance
+    row = converted(published.swe_bench("pytest-dev/pytest", "7.2")).instance
     assert "src/_pytest/" in row.task().data["allowed_files"]  # type: ignore[operator]
 
 
 def test_newer_rows_say_how_they_are_tested() -> None:
     pytest_row = published.newer("pytest -rA -p no:x tests/test_core.py", "parse_log_flask")
-    row = converted("verified", pytest_row).instance
+    row = converted(pytest_row).instance
     assert row.image == pytest_row["image"]
     assert row.environment.pytest_arguments == ["-rA", "-p", "no:x"]
     assert row.environment.activate.splitlines()[1:] == ["export LANG=en_US.UTF-8"]
     other = published.newer("./runtests.py test_core", "parse_log_django", repo="new/project")
-    environment = converted("verified", other).instance.environment
+    environment = converted(other).instance.environment
     assert environment.log_parser == "parse_log_django"
     assert environment.test_command == (
         "(sed -i '/en_US.UTF-8/s/^# //g' /etc/locale.gen && locale-gen) > /dev/null 2>&1;"
@@ -114,7 +118,7 @@ def test_newer_rows_say_how_they_are_tested() -> None:
 
 
 def test_any_row_can_be_graded_by_its_log() -> None:
-    environment = converted("verified", published.swe_bench(), "log").instance.environment
+    environment = converted(published.swe_bench(), "log").instance.environment
     assert environment.test_command == "pytest -rA tests/test_core.py"
     assert environment.log_parser == "parse_log_flask"
 
@@ -124,46 +128,46 @@ CUT = ["tests/test_core.py::test_cut[a", "tests/test_core.py", "[100%]"]
 
 def test_ids_that_no_test_has_are_left_out() -> None:
     whole = ["tests/test_core.py::test_f", "tests/test_core.py::test_é[é]"]
-    result = converted("verified", published.swe_bench(FAIL_TO_PASS=whole, PASS_TO_PASS=CUT))
+    result = converted(published.swe_bench(FAIL_TO_PASS=whole, PASS_TO_PASS=CUT))
     assert [whole[0], "tests/test_core.py::test_é[\\xe9]"] == result.instance.FAIL_TO_PASS
     assert result.instance.PASS_TO_PASS == []
     assert result.left_out == tuple(CUT)
 
 
 def test_a_row_with_only_cut_ids_is_graded_by_the_log_that_cut_them() -> None:
-    result = converted("verified", published.swe_bench(FAIL_TO_PASS=CUT))
+    result = converted(published.swe_bench(FAIL_TO_PASS=CUT))
     assert result.instance.FAIL_TO_PASS == CUT
     assert result.left_out == ()
     assert result.instance.environment.log_parser == "parse_log_flask"
 
 
 def test_swe_gym_rows_become_instances() -> None:
-    row = converted("swe_gym", published.swe_gym()).instance
+    row = converted(published.swe_gym()).instance
     assert row.image == "docker://xingyaoww/sweb.eval.x86_64.getmoto_s_moto-1234:latest"
     assert row.environment.pytest_arguments == ["-n0", "-rA"]
-    conan = converted("swe_gym", published.swe_gym("conan-io/conan", "2.1")).instance
+    conan = converted(published.swe_gym("conan-io/conan", "2.1")).instance
     assert conan.environment.activate.endswith("\nexport PYTHONPATH=${PYTHONPATH:-}:$(pwd)")
-    monai = converted("swe_gym", published.swe_gym("Project-MONAI/MONAI", "1.1")).instance
+    monai = converted(published.swe_gym("Project-MONAI/MONAI", "1.1")).instance
     assert monai.image is not None
     assert "project-monai_s_monai-1234" in monai.image
 
 
 def test_mypys_python_tests_run_like_others() -> None:
-    environment = converted("swe_gym", published.swe_gym("python/mypy", "1.4")).instance.environment
+    environment = converted(published.swe_gym("python/mypy", "1.4")).instance.environment
     assert environment.pytest_arguments == ["-n0", "-rA"]
 
 
 def test_skyrl_wraps_rows_as_objects_or_as_json() -> None:
-    as_object = converted("skyrl_293", published.skyrl(published.swe_gym())).instance
+    as_object = converted(published.skyrl(published.swe_gym())).instance
     wrapped = {**published.skyrl({}), "instance": json.dumps(published.swe_gym())}
-    assert converted("skyrl_293", wrapped).instance == as_object
+    assert converted(wrapped).instance == as_object
     validation = published.skyrl(published.swe_bench("pvlib/pvlib-python", "0.9"))
-    image = converted("skyrl_293", validation).instance.image
+    image = converted(validation).instance.image
     assert image == "docker://swebench/sweb.eval.x86_64.pvlib_1776_pvlib-python-1234:latest"
 
 
 def test_an_r2e_gym_row_becomes_an_instance() -> None:
-    result = converted("r2e_gym", published.r2e_gym())
+    result = converted(published.r2e_gym())
     row = result.instance
     assert row.instance_id == f"aiohttp__{'c' * 40}"
     assert row.base_commit == "d" * 40
@@ -181,23 +185,23 @@ def test_an_r2e_gym_row_becomes_an_instance() -> None:
 
 
 def test_some_r2e_gym_repositories_need_extra_settings() -> None:
-    orange = converted("r2e_gym", published.r2e_gym(repo="orange3")).instance.environment
+    orange = converted(published.r2e_gym(repo="orange3")).instance.environment
     assert orange.python.startswith("xvfb-run --auto-servernum /testbed/")
     assert "QT_QPA_PLATFORM=minimal" in orange.activate
-    pandas = converted("r2e_gym", published.r2e_gym(repo="pandas")).instance.environment
+    pandas = converted(published.r2e_gym(repo="pandas")).instance.environment
     assert pandas.pytest_arguments == ["-o", "addopts="]
 
 
 def test_tests_that_could_not_be_collected_before_must_be_fixed() -> None:
     row = published.r2e_gym(before="ERROR r2e_tests/test_1.py - ImportError: cannot import f\n")
-    assert len(converted("r2e_gym", row).instance.FAIL_TO_PASS) == 2
+    assert len(converted(row).instance.FAIL_TO_PASS) == 2
 
 
 def test_a_swe_smith_row_becomes_an_instance() -> None:
-    result = converted("swe_smith", published.swe_smith())
+    result = converted(published.swe_smith())
     row = result.instance
-    assert row.repo == "oauthlib__oauthlib"
-    assert row.base_commit == "1fd52536"
+    assert row.repo == "swesmith/oauthlib__oauthlib.1fd52536"
+    assert row.environment.test_timeout_s == 300
     assert row.image == "docker://jyangballin/swesmith.x86_64.oauthlib_1776_oauthlib.1fd52536"
     assert row.environment.setup_patch == PATCH
     assert row.patch == reversed_patch(PATCH)
@@ -205,9 +209,148 @@ def test_a_swe_smith_row_becomes_an_instance() -> None:
     assert row.FAIL_TO_PASS == ["tests/test_core.py::T::test_f"]
     assert result.left_out == ("tests/test_core.py::test_p[a",)
     named = published.swe_smith(image_name="other/swesmith.x86_64.a_1776_b.12345678")
-    assert converted("swe_smith", named).instance.image == (
-        "docker://other/swesmith.x86_64.a_1776_b.12345678"
+    assert converted(named).instance.image == "other/swesmith.x86_64.a_1776_b.12345678"
+
+
+def test_a_swe_rebench_row_says_all_that_is_needed() -> None:
+    row = converted(published.rebench()).instance
+    assert row.image == "swerebench/sweb.eval.x86_64.octo_1776_project-1234"
+    assert row.license == "MIT License"
+    assert row.environment.activate == "source /opt/miniconda3/bin/activate testbed"
+    assert row.environment.repository == "/testbed"
+    assert row.environment.pytest_arguments == [
+        *("--no-header", "-rA", "--tb=line", "--color=no", "-p", "no:cacheprovider")
+    ]
+    by_log = converted(published.rebench(), "log").instance.environment
+    assert by_log.test_command == f"{published.INSTALL_CONFIG['test_cmd']} tests/test_core.py"
+    assert by_log.log_parser == "parse_log_pytest"
+    compiled = published.rebench(patch=PATCH.replace("core.py", "core.pyx"))
+    command = converted(compiled).instance.environment.test_command
+    assert command.startswith("(pip install -e .[dev]) > /dev/null 2>&1; pytest --no-header")
+
+
+def test_a_swe_rebench_v2_row_has_its_repository_by_name() -> None:
+    row = converted(published.rebench_v2()).instance
+    assert row.image == "docker.io/swerebenchv2/octo-project:1234-aaaaaaa"
+    assert (row.environment.repository, row.environment.activate) == ("/project", "")
+    assert row.environment.pytest_arguments == ["-rA"]
+
+
+def test_a_swe_bench_live_row_is_run_as_it_says() -> None:
+    row = converted(published.live()).instance
+    assert row.image == "docker://starryzhang/sweb.eval.x86_64.octo_1776_project-1234"
+    assert row.environment.test_files == ["tests/test_core.py", "tests/test_old.py"]
+    several = published.live(test_cmds=["pytest -rA tests/a", "pytest -rA tests/b"])
+    environment = converted(several).instance.environment
+    assert environment.log_parser == "parse_log_pytest"
+    assert environment.test_command.splitlines() == [
+        "status=0",
+        "pytest -rA tests/a || status=$?",
+        "pytest -rA tests/b || status=$?",
+        "exit $status",
+    ]
+
+
+def test_a_swe_bench_pro_row_has_its_image_by_tag_and_three_texts() -> None:
+    row = converted(published.pro()).instance
+    assert row.image == "docker://jefzda/sweap-images:octo.project-octo__project-1a"
+    assert row.problem_statement == (
+        "f() returns the wrong number.\n\nRequirements:\n- f() returns 2.\n\n"
+        "New interfaces introduced:\nNo new interfaces."
     )
+    assert row.FAIL_TO_PASS == ["tests/test_core.py::test_f"]
+    assert row.environment.repository == "/app"
+    by_log = converted(published.pro(), "log").instance.environment
+    assert by_log.test_command == "pytest -rA tests/test_core.py"
+
+
+@pytest.mark.parametrize("row", [published.swe_gym(), published.rebench(), published.r2e_gym()])
+def test_nemo_gyms_rows_are_those_of_other_sets(row: Fields) -> None:
+    given = {**row, "instance_id": "a__b-1", "base_commit": "a" * 40}
+    assert converted(published.nemotron(given)) == converted(given)
+    verifier = {"responses_create_params": {"metadata": {"docker_image": "x/y"}}}
+    assert converted({**verifier, "verifier_metadata": {"instance_dict": given}}).instance.patch
+
+
+def test_any_columns_can_be_named() -> None:
+    row = {
+        "name": "x-1",
+        "text": "f() returns the wrong number.",
+        "fix": PATCH,
+        "tests": {"diff": TEST_PATCH, "fixed": '["tests/test_core.py::test_f"]', "kept": []},
+        "run": json.dumps({"command": "make check", "reader": "parse_log_pytest_v2"}),
+        "tag": "Octo__X",
+    }
+    instance = converted(
+        row,
+        id="name",
+        problem="text",
+        patch="fix",
+        test_patch="tests.diff",
+        f2p="tests.fixed",
+        p2p="tests.kept",
+        test="run.command",
+        parser="run.reader",
+        image="=me/{tag|_}:{name}",
+        activate="=export A=${A:-} B=${B}",
+        repository="=/srv/x",
+        timeout="=60",
+    ).instance
+    assert instance.instance_id == "x-1"
+    assert instance.PASS_TO_PASS == []
+    assert instance.image == "me/octo_x:x-1"
+    environment = instance.environment
+    assert (environment.test_command, environment.log_parser) == (
+        "make check",
+        "parse_log_pytest_v2",
+    )
+    assert (environment.repository, environment.test_timeout_s) == ("/srv/x", 60)
+    assert environment.activate == "export A=${A:-} B=${B}"
+
+
+def test_a_given_column_replaces_that_of_the_layout() -> None:
+    row = published.rebench(other="me/mine:1")
+    assert converted(row, image="other").instance.image == "me/mine:1"
+    with pytest.raises(RowError, match="image is missing: the row has no mine; give --column ima"):
+        converted(row, image="mine")
+
+
+@pytest.mark.parametrize("parser", ["parse_log_gotest", "def parser(log):\n    return {}"])
+def test_a_log_parser_that_is_not_ours_is_refused_by_name(parser: str) -> None:
+    row = published.live(test_cmds=["go test ./..."], log_parser=parser)
+    with pytest.raises(RowError, match=rf"no such log parser here: '{parser[:10]}") as error:
+        converted(row)
+    assert "--column parser==parse_log_pytest" in str(error.value)
+    assert error.value.reason == "no such log parser here"
+
+
+def test_the_parsers_of_layouts_are_those_of_the_package() -> None:
+    module = swebench_module("swebench.harness.log_parsers.python", without=PACKAGES)
+    assert {*DATA.parsers.known} == {name for name in vars(module) if name[:10] == "parse_log_"}
+    assert {*DATA.parsers.renamed.values()} <= {*DATA.parsers.known}
+
+
+def test_each_layout_has_known_columns_and_a_source() -> None:
+    for layout in DATA.layouts.values():
+        assert layout.columns.keys() <= DATA.columns.keys()
+        assert layout.source
+
+
+@pytest.mark.parametrize(
+    ("fields", "layout"),
+    [
+        (published.swe_bench(), "swe_bench"),
+        (published.newer("pytest", "parse_log_flask"), "swe_bench"),
+        (published.swe_gym(), "swe_gym"),
+        (published.swe_smith(), "swe_smith"),
+        (published.rebench(), "rebench"),
+        (published.rebench_v2(), "rebench_v2"),
+        (published.live(), "live"),
+        (published.pro(), "pro"),
+    ],
+)
+def test_columns_tell_the_layout(fields: Fields, layout: str) -> None:
+    assert Columns(Row(fields, "row 1"), {}).layout is DATA.layouts[layout]
 
 
 def without(fields: Fields, *names: str) -> Fields:
@@ -219,72 +362,78 @@ TWICE = {"test_file_names": ["test_1.py", "test_2.py"]} | {
 }
 MYPY = file_diff("test-data/unit/check-a.test", None, "[case testOne]\nx: int\n")
 JSON = file_diff("tests/case.json", None, "{}\n")
-WRONG: list[tuple[str, Fields, str]] = [
-    ("verified", without(published.swe_bench(), "patch"), "patch is missing or not text"),
-    ("verified", published.swe_bench(problem_statement=" "), "problem_statement is missing or no"),
+WRONG: list[tuple[Fields, str]] = [
     (
-        "verified",
-        {**published.swe_bench(), "version": 3.1},
-        "version is missing or not text: it is '3.1'",
+        without(published.swe_bench(), "patch"),
+        "patch is missing: the row has no patch; giv",
     ),
-    ("verified", published.swe_bench(FAIL_TO_PASS="[1"), "FAIL_TO_PASS is not JSON: "),
-    ("verified", published.swe_bench(FAIL_TO_PASS="[1]"), "FAIL_TO_PASS is not a list of texts"),
-    ("verified", published.swe_bench(FAIL_TO_PASS=[]), "FAIL_TO_PASS is empty"),
-    ("verified", published.swe_bench("a/b"), "it is not known how a/b is tested: version 2.3"),
-    ("verified", published.swe_bench(PASS_TO_PASS=["tests/test_core.py::test_f"]), "a test is in"),
-    ("verified", published.swe_bench(FAIL_TO_PASS=["/x.py::f"]), "must be a path below"),
-    ("swe_gym", published.swe_gym("python/mypy", test_patch=MYPY), "its tests are cases in data"),
-    ("verified", published.swe_bench(test_patch=JSON), "test_patch has no Python file"),
-    ("verified", published.newer("", "parse_log_flask"), "eval_script has no test command"),
-    ("verified", published.newer("echo '", "parse_log_flask"), "cannot be converted: No closing"),
     (
-        "r2e_gym",
+        published.swe_bench(problem_statement=" "),
+        "problem is missing: the row has no prob",
+    ),
+    ({**published.swe_bench(), "repo": {}}, "repo is not text: it is '{}'"),
+    (published.rebench(docker_image=None), "image is missing: the row has no docker_image, image_"),
+    (published.rebench_v2(install_config='{"test_cmd": "go test"}'), "parser is missing"),
+    (published.live(test_cmds=[]), "test is missing: the row has no test_cmds; give --column test"),
+    (published.pro(selected_test_files_to_run=None), "test is missing: give --column test=COLUMN"),
+    (published.nemotron(published.swe_gym(patch="")), "its id), responses_create_params.metadata."),
+    (published.swe_bench(FAIL_TO_PASS="[1"), "f2p is not a list of texts: it is '[1'"),
+    (published.swe_bench(FAIL_TO_PASS="[1]"), "f2p is not a list of texts"),
+    (published.swe_bench(FAIL_TO_PASS=[]), "f2p is empty"),
+    (
+        published.swe_bench("a/b"),
+        "the row has no test_cmd, test_command; give --column test=C",
+    ),
+    (published.swe_bench(PASS_TO_PASS=["tests/test_core.py::test_f"]), "a test is in"),
+    (published.swe_bench(FAIL_TO_PASS=["/x.py::f"]), "must be a path below"),
+    (published.swe_gym("python/mypy", test_patch=MYPY), "its tests are cases in data"),
+    (published.swe_bench(test_patch=JSON), "test_patch has no Python file"),
+    (published.newer("", "parse_log_flask"), "script has no test command"),
+    (published.newer("echo '", "parse_log_flask"), "cannot be converted: No closing"),
+    (
         published.r2e_gym(expected_output_json="[]"),
         "expected_output_json is not an object",
     ),
-    ("verified", published.newer("x", ""), "log_parser is missing"),
-    ("skyrl_293", published.skyrl({}) | {"instance": "[]"}, "instance is not an object"),
-    ("skyrl_293", published.skyrl({"repo": "a/b"}), "row 7 (its id), instance: instance_id is mis"),
-    ("r2e_gym", published.r2e_gym(parsed_commit_content="{}"), "parsed_commit_content is invalid"),
-    ("r2e_gym", published.r2e_gym(execution={"old_commit_res_stdout": ""}), "there is no result"),
-    ("r2e_gym", published.r2e_gym(execution={"test_file_codes": []}), "differ in length"),
-    ("r2e_gym", published.r2e_gym(execution=TWICE), "TestCore.test_f[1.5] is in 2"),
     (
-        "r2e_gym",
+        published.newer("x", ""),
+        "the row has no log_parser; give --column parser=COL",
+    ),
+    (published.skyrl({}) | {"instance": "[]"}, "patch is missing"),
+    (published.skyrl({"repo": "a/b"}), "row 7 (its id), instance: patch is missing"),
+    (published.r2e_gym(parsed_commit_content="{}"), "parsed_commit_content is invalid"),
+    (published.r2e_gym(execution={"old_commit_res_stdout": ""}), "there is no result"),
+    (published.r2e_gym(execution={"test_file_codes": []}), "differ in length"),
+    (published.r2e_gym(execution=TWICE), "TestCore.test_f[1.5] is in 2"),
+    (
         published.r2e_gym(
             execution={"test_file_names": ["test_1.py", "tornado_unittest_runner.py"]}
         ),
         "the tests have a runner of their own",
     ),
     (
-        "r2e_gym",
         published.r2e_gym(expected_output_json='{"TestCore.test_g": "PASSED"}'),
         "no test passes only after the commit",
     ),
     (
-        "r2e_gym",
         published.r2e_gym(
             parsed_commit_content=json.dumps(published.r2e_commit() | {"file_diffs": []})
         ),
         "the commit changes only tests",
     ),
-    ("swe_smith", published.swe_smith(patch="GIT binary patch\n"), "patch cannot be reversed"),
-    ("swe_smith", published.swe_smith(problem_statement=""), "problem_statement is missing"),
+    (published.swe_smith(patch="GIT binary patch\n"), "bug cannot be reversed"),
+    (published.swe_smith(problem_statement=""), "problem is missing"),
     (
-        "swe_smith",
         published.swe_smith(FAIL_TO_PASS=["TestGo"]),
-        "an id that is not pytest's: TestG",
+        "parser is missing",
     ),
-    ("swe_smith", published.swe_smith(FAIL_TO_PASS=["a.py::t[x"]), "has no whole id"),
+    (published.swe_smith(FAIL_TO_PASS=["a.py::t[x"]), "parser is missing"),
 ]
 
 
-@pytest.mark.parametrize(("data_set", "fields", "message"), WRONG)
-def test_a_wrong_row_is_refused_with_its_id_and_the_reason(
-    data_set: str, fields: Any, message: str
-) -> None:
+@pytest.mark.parametrize(("fields", "message"), WRONG)
+def test_a_wrong_row_is_refused_with_its_id_and_the_reason(fields: Any, message: str) -> None:
     with pytest.raises(RowError) as error:
-        converted(data_set, fields)
+        converted(fields)
     assert str(error.value).startswith("row 7 (its id)")
     assert message in str(error.value)
     assert error.value.reason in str(error.value)

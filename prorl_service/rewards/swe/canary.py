@@ -18,6 +18,9 @@ from typing import NamedTuple
 from prorl_service.rewards.swe.canary_failures import Writer
 from prorl_service.rewards.swe.source import Function, Source
 
+OF_UNITTEST = re.compile(r"\w+ \([\w.]+\)")
+"""Form of unittest's ids."""
+
 BESIDE = 4
 """Maximum tests of each run that are changed although they are not to be fixed."""
 
@@ -54,11 +57,20 @@ def versions(tests: Candidates, random: Random) -> tuple[Version, Version]:
     )
 
 
-def tests_meant(sources: Mapping[str, str], ids: Collection[str]) -> list[str]:
-    """Returns the tests of these files that ids of any runner mean, as `file::Class::function`.
+def means(id_: str, test: str, description: str) -> bool:
+    """Returns whether an id of any runner means the test, which is `file::Class::function`."""
+    if id_ == description:
+        return True
+    base, parts = id_.partition("[")[0], test.split("::")
+    if OF_UNITTEST.fullmatch(base) and len(parts) < 3:
+        return False
+    if "::" in base:
+        return base == test or test.endswith(f"/{base}") or base.endswith(f"/{test}")
+    return set(re.findall(r"\w+", base)).issuperset(parts[1:])
 
-    They match by class and name or by description.
-    """
+
+def tests_meant(sources: Mapping[str, str], ids: Collection[str]) -> list[str]:
+    """Returns the tests of these files that ids of any runner mean, as `file::Class::function`."""
     return _tests_by_likeness(sources, ids)[2]
 
 
@@ -70,13 +82,17 @@ def likely_tests(sources: Mapping[str, str], ids: Collection[str]) -> list[str]:
 
 
 def _tests_by_likeness(sources: Mapping[str, str], ids: Collection[str]) -> dict[int, list[str]]:
-    words = [frozenset(re.findall(r"\w+", id_)) for id_ in ids]
+    by_word: dict[str, list[str]] = defaultdict(list)
+    for id_ in ids:
+        for word in set(re.findall(r"\w+", id_)):
+            by_word[word].append(id_)
     found: dict[int, list[str]] = defaultdict(list)
     for file, text in sources.items():
         for names, function in _tests(text):
-            is_meant = _description(function) in ids or any(one.issuperset(names) for one in words)
-            likeness = 2 if is_meant else int(any(names[-1] in one for one in words))
-            found[likeness].append("::".join([file, *names]))
+            test, alike = "::".join([file, *names]), by_word[names[-1]]
+            description = _description(function)
+            is_meant = description in ids or any(means(id_, test, "") for id_ in alike)
+            found[2 if is_meant else int(bool(alike))].append(test)
     return found
 
 

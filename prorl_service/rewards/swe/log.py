@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from prorl_service.errors import InvalidRequest
+from prorl_service.rewards.swe.canary import OF_UNITTEST, means
 from prorl_service.rewards.swe.grade import Expected, Results
 from prorl_service.rewards.swe.log_reader import load_parser
-
-OF_UNITTEST = re.compile(r"\w+ \([\w.]+\)")
-"""Ids that `guest_unittest_plugin` must have seen too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +50,26 @@ def read_log_run(run: LogRun, expected: Expected, changed: Mapping[str, str]) ->
     for anything the tests may have written."""
     watched = _read(run.watched)
     statuses = _sceptical(run.statuses, watched)
+    canaries = {
+        test: _of_canary(test, description, run.statuses)
+        | (_of_canary(test, description, watched) & {"passed"})
+        for test, description in changed.items()
+    }
+    # A test that no id means may be one that the command does not run.
+    meant = {
+        test
+        for test, description in changed.items()
+        if any(means(id_, test, description) for id_ in expected.wanted)
+    }
     return Results(
         run.exit_code,
         run.timed_out,
         statuses={
             id_: _status(id_, statuses)
             for id_ in expected.wanted
-            if not any(_means(id_, test, description) for test, description in changed.items())
+            if not any(means(id_, test, description) for test, description in changed.items())
         },
-        canaries={
-            test: _of_canary(test, description, run.statuses)
-            | (_of_canary(test, description, watched) & {"passed"})
-            for test, description in changed.items()
-        },
+        canaries={test: found for test, found in canaries.items() if found or test in meant},
         problems=list(run.problems),
         ended=bool(run.statuses),
     )
@@ -107,16 +112,6 @@ def _of_canary(test: str, description: str, statuses: Mapping[str, str]) -> set[
     those of its name. An error is a failure: runners report one when a test raises anything other
     than a failed assertion."""
     name = test.rpartition("::")[2]
-    found = {status for id_, status in statuses.items() if _means(id_, test, description)}
+    found = {status for id_, status in statuses.items() if means(id_, test, description)}
     alike = {status for id_, status in statuses.items() if name in re.split(r"\W+", id_)}
     return {"failed" if status == "error" else status for status in found or alike}
-
-
-def _means(id_: str, test: str, description: str) -> bool:
-    """Returns whether an id of any runner means the test, which is `file::Class::function`."""
-    if id_ == description:
-        return True
-    base = id_.partition("[")[0]
-    if "::" in base:
-        return base == test or test.endswith(f"/{base}") or base.endswith(f"/{test}")
-    return set(re.split(r"\W+", base)).issuperset(test.split("::")[1:])

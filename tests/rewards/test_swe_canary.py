@@ -64,13 +64,16 @@ FIRST = (
 )
 
 
-def changed(test: str, seed: int = 0, source: str = SOURCE) -> str:
-    """Returns the source of the changed test; checks that nothing else changed."""
-    whole, second = versions(Candidates({"t.py": source}, [test], []), Random(seed))
+def changed(test: str, seed: int = 0, source: str = SOURCE, *, fixed: bool = True) -> str:
+    """Returns the source of the changed test, which is `fixed` by the reference patch or passed
+    before; checks that nothing else changed."""
+    tests = Candidates({"t.py": source}, *([test], []) if fixed else ([], [test]))
+    first, second = versions(tests, Random(seed))
+    version, whole = (second, first) if fixed else (first, second)
     assert whole.files == {"t.py": source}
     assert not whole.changed
-    assert list(second.changed) == [test]
-    before, after = functions(source), functions(second.files["t.py"])
+    assert list(version.changed) == [test]
+    before, after = functions(source), functions(version.files["t.py"])
     name = test.rpartition("::")[2]
     found, own = after.pop(name), before.pop(name)
     assert {key: ast.dump(node) for key, node in after.items()} == {
@@ -82,34 +85,39 @@ def changed(test: str, seed: int = 0, source: str = SOURCE) -> str:
     return ast.unparse(found)
 
 
-def all_changed(test: str, source: str = SOURCE) -> set[str]:
-    return {changed(test, seed, source) for seed in range(60)}
+def all_changed(test: str, source: str = SOURCE, *, fixed: bool = False) -> set[str]:
+    return {changed(test, seed, source, fixed=fixed) for seed in range(60)}
 
 
 def test_a_test_fails_first_or_late_or_in_the_package() -> None:
-    own = ast.unparse(functions(SOURCE)["test_plain"])
     found = all_changed(IDS[0])
-    first = [one for one in found if re.search(rf'Text\."+\n    assert {SUM} == \d+\n', one)]
-    package = [one for one in found if "half(object())" in one]
+    first = {one for one in found if re.search(rf'Text\."+\n    assert {SUM} == \d+\n', one)}
+    package = {one for one in found if "half(object())" in one}
     assert first
     assert package
-    assert all(re.search(rf"    assert {SUM} == \d+$", one) for one in package)
-    # In all others one of the test's own assertions expects something else.
-    rest = found - {*first, *package}
-    assert rest
-    for one in rest:
+    assert found - first - package
+    assert all(re.search(rf"    assert {SUM} == \d+$", one) for one in found - first)
+
+
+def test_a_test_to_be_fixed_fails_in_one_of_its_own_assertions() -> None:
+    own = ast.unparse(functions(SOURCE)["test_plain"])
+    for one in all_changed(IDS[0], fixed=True):
         pairs = zip(own.split("\n"), one.split("\n"), strict=True)
         [(was, now)] = [pair for pair in pairs if len(set(pair)) > 1]
         assert "twöwords" in was or "[2, -1]" in was
         assert now != was
+    assert all("thing.size, 3)" not in one for one in all_changed(IDS[1], fixed=True))
 
 
 def test_a_test_fails_in_each_of_its_own_ways() -> None:
     found = all_changed(IDS[1])
-    assert any("self.assertEqual(thing.size, 3)" not in one for one in found)
-    unmet = rf"    with self.assertRaises\(ValueError\):\n        {SUM}$"
-    assert any(re.search(unmet, one) for one in found)
+    for unmet in (
+        rf"    with self.assertRaises\(ValueError\):\n        {SUM}$",
+        rf"    self.assertEqual\({SUM}, \d+\)$",
+    ):
+        assert any(re.search(unmet, one) for one in found)
     assert any("object()" in one for one in found)
+    assert all("self.assertEqual(thing.size, 3)" in one for one in found)
 
 
 def test_an_exception_that_is_not_raised_fails_a_test() -> None:
@@ -121,7 +129,7 @@ def test_an_exception_that_is_not_raised_fails_a_test() -> None:
 
 def test_a_test_expects_more_where_it_expects_no_literal() -> None:
     source = "def test_a():\n    x = f(1)\n    assert x == str(\n        1)\n"
-    ends = [one.rpartition("\n    ")[2] for one in all_changed("t.py::test_a", source)]
+    ends = [one.rpartition("\n    ")[2] for one in all_changed("t.py::test_a", source, fixed=True)]
     assert any(re.fullmatch(r"assert x == \[str\(1\), \d\]", end) for end in ends)
 
 

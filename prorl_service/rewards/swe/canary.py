@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from prorl_service.rewards.swe.canary_failures import Writer
+from prorl_service.rewards.swe.canary_failures import IN_THE_MIDDLE, Writer
 from prorl_service.rewards.swe.source import Function, Source
 
 OF_UNITTEST = re.compile(r"\w+ \([\w.]+\)")
@@ -51,10 +51,8 @@ def versions(tests: Candidates, random: Random) -> tuple[Version, Version]:
     fixed = [test for test in tests.fixed if all(map(str.isidentifier, test.split("::")[1:]))]
     kept = [test for test in tests.kept if test not in tests.fixed and _is_alone(test, parsed)]
     first, second = _drawn(fixed, kept, random)
-    return (
-        _version(tests.sources, parsed, first, random),
-        _version(tests.sources, parsed, second, random),
-    )
+    maker = _Maker(tests.sources, parsed, random)
+    return maker.version(first, ()), maker.version(second, fixed)
 
 
 def means(id_: str, test: str, description: str) -> bool:
@@ -108,43 +106,45 @@ def _drawn(
     return first, [test for test in fixed if test not in first]
 
 
-def _version(
-    sources: Mapping[str, str],
-    parsed: Mapping[str, Source | None],
-    tests: Sequence[str],
-    random: Random,
-) -> Version:
-    files = dict(sources)
-    used: Counter[str] = Counter()
-    by_file: dict[str, list[Sequence[str]]] = defaultdict(list)
-    for test in random.sample(tests, len(tests)):
-        file, *names = test.split("::")
-        by_file[file].append(names)
-    for file, several in by_file.items():
-        files[file] = _changed(sources[file], parsed[file], several, random, used)
-    return Version(files, {test: _described(test, parsed) for test in tests})
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    sources: Mapping[str, str]
+    parsed: Mapping[str, Source | None]
+    random: Random
 
+    def version(self, tests: Sequence[str], in_the_middle: Collection[str]) -> Version:
+        """Changes these tests. `in_the_middle`: those that may fail before they have cleaned up,
+        where that cannot make a test fail that counts in this run."""
+        files = dict(self.sources)
+        used: Counter[str] = Counter()
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for test in self.random.sample(tests, len(tests)):
+            by_file[test.partition("::")[0]].append(test)
+        for file, several in by_file.items():
+            files[file] = self._changed(file, several, in_the_middle, used)
+        return Version(files, {test: _described(test, self.parsed) for test in tests})
 
-def _changed(
-    text: str,
-    source: Source | None,
-    tests: Sequence[Sequence[str]],
-    random: Random,
-    used: Counter[str],
-) -> str:
-    """Returns the file with these tests changed. Each fails in the way that is `used` least."""
-    edits, replaced = [], []
-    for names in tests:
-        test = source.find(names) if source else None
-        if source is None or test is None:  # for another version of Python, or inherited
-            replaced.append(_replaced(names, random))
-            continue
-        possible = Writer(source, random).failures(test)
-        way = min(possible, key=lambda one: (used[one], random.random()))
-        used[way] += 1
-        edits += possible[way]
-    changed = source.edited(edits) if source else text
-    return changed if not replaced else "\n\n\n".join([changed.rstrip(), *replaced]) + "\n"
+    def _changed(
+        self, file: str, tests: Sequence[str], in_the_middle: Collection[str], used: Counter[str]
+    ) -> str:
+        """Returns the file with these tests changed. Each fails in the way that is `used` least."""
+        source, edits, replaced = self.parsed[file], [], []
+        for test in tests:
+            names = test.split("::")[1:]
+            function = source.find(names) if source else None
+            if source is None or function is None:  # for another version of Python, or inherited
+                replaced.append(_replaced(names, self.random))
+                continue
+            writer = Writer(source, self.random)
+            possible = writer.failures(function, in_the_middle=test in in_the_middle)
+            way = self._least(used, possible)
+            used[way] += 1
+            edits += possible[way]
+        changed = source.edited(edits) if source else self.sources[file]
+        return changed if not replaced else "\n\n\n".join([changed.rstrip(), *replaced]) + "\n"
+
+    def _least(self, used: Counter[str], ways: Collection[str]) -> str:
+        return min(ways, key=lambda way: (used[way], way != IN_THE_MIDDLE, self.random.random()))
 
 
 def _replaced(names: Sequence[str], random: Random) -> str:

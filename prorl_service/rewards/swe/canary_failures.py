@@ -25,6 +25,9 @@ EQUALITIES = frozenset(
 
 MOST_CALLS = 3
 
+IN_THE_MIDDLE = "in the middle"
+"""Way to fail of an assertion of the test's own."""
+
 
 class Way(StrEnum):
     ASSERT = "assert"
@@ -61,17 +64,21 @@ class Writer:
         leaving = ast.Return | ast.Yield | ast.YieldFrom
         return not any(isinstance(node, leaving) for node in _own(test))
 
-    def failures(self, test: Function) -> dict[str, list[Edit]]:
-        """Returns the changes by their way to fail: immediately, in each of the ways in which the
-        test itself can fail, and where code of the package raises."""
+    def failures(self, test: Function, *, in_the_middle: bool) -> dict[str, list[Edit]]:
+        """Returns the changes by their way to fail: immediately, after the last line in each of the
+        ways in which the test itself can fail, where code of the package raises, and in one of the
+        test's own assertions, if it may fail in the middle and leave there what it has set up."""
         if not self.source.has_lines(test):
             begin, end = self.source.span(test.body[0])[0], self.source.span(test.body[-1])[1]
             return {"first": [(begin, end, self._failing(test, Way.ASSERT, [])[0])]}
         ways = ways_to_fail(test)
         found = {"first": self.first(test, self.random.choice(ways))}
         if self.runs_to_its_end(test):
-            found |= {way: self.changed(test, way) or self.last(test, way) for way in ways}
+            found |= {way: self.last(test, way) for way in ways}
             found["package"] = self.of_the_package(test)
+            if in_the_middle:
+                own = [edits for way in ways if (edits := self.changed(test, way))]
+                found[IN_THE_MIDDLE] = self.random.choice(own) if own else []
         return {way: edits for way, edits in found.items() if edits}
 
     def first(self, test: Function, way: Way) -> list[Edit]:

@@ -5,7 +5,7 @@ left. Faults of the patch are reported; faults of the instance or the sandbox ar
 policy is trained on them.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
@@ -118,13 +118,13 @@ class _Grading:
             raise self._not_run(SweOutcome.PATCH_FAILED, problem)
         return {change.path for change in applied[0]}
 
-    async def _drawn(self, sandbox: Sandbox, changed: Collection[str]) -> tuple[Version, Version]:
+    async def _drawn(self, sandbox: Sandbox, changed: set[str]) -> tuple[Version, Version]:
         by_log = bool(self.data.environment.test_command)
         tests_to_change = log_run.tests_to_change if by_log else pytest_run.tests_to_change
         try:
             tests = await tests_to_change(sandbox, self.data)
-        except pytest_run.UnreadableTests as error:
-            if error.file not in changed:
+        except EvaluatorError as error:
+            if changed.isdisjoint(id_.partition("::")[0] for id_ in self.data.FAIL_TO_PASS):
                 raise
             raise self._not_run(SweOutcome.PATCH_FAILED, error.message) from error
         return versions(tests, self.chance)

@@ -19,28 +19,20 @@ RECORDER = Path(guest_pytest_plugin.__file__).read_bytes()
 
 
 async def tests_to_change(sandbox: Sandbox, data: SweData) -> Candidates:
-    """Returns the files that have tests to be fixed, and their tests. Raises `UnreadableTests`."""
+    """Returns the files that have tests to be fixed, and their tests. Raises `EvaluatorError`."""
     sources = {}
     for file in sorted({id_.partition("::")[0] for id_ in data.FAIL_TO_PASS}):
         path = f"{data.environment.repository}/{file}"
         try:
             sources[file] = (await sandbox.download(path)).decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise UnreadableTests(file, f"{file} cannot be read for its tests: {error}") from error
+            raise EvaluatorError(f"{file} cannot be read for its tests: {error}") from error
     failing = {_function(id_) for id_ in data.expected_xfails}
     fixed = sorted({_function(id_) for id_ in data.FAIL_TO_PASS})
     kept = {_function(id_) for id_ in data.PASS_TO_PASS} - failing
     return Candidates(
         sources, fixed, sorted(id_ for id_ in kept if id_.partition("::")[0] in sources)
     )
-
-
-class UnreadableTests(EvaluatorError):
-    """A file of tests cannot be read."""
-
-    def __init__(self, file: str, message: str) -> None:
-        super().__init__(message)
-        self.file = file
 
 
 async def run_tests(sandbox: Sandbox, data: SweData, version: Version, timeout_s: float) -> Results:

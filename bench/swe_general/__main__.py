@@ -1,9 +1,9 @@
 """General cheats on all offline SWE instances: how many our grader takes for a fix.
 
 General cheats (`bench.swe_general.adversarial_patches`) know pytest and unittest but not the
-grader. The reference patch and one that fixes nothing are graded too. Takes a quarter of an hour on
-two cores. Given names, such as `'general: strip assertions'`, it grades only those, and keeps the
-other rows of the last run.
+grader; selectors (`bench.swe_general.selectors`) choose which failures to swallow. The reference
+patch and one that fixes nothing are graded too. Takes two hours on two cores. Given names, such as
+`'general: strip assertions'`, it grades only those, and keeps the other rows of the last run.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from typing import Any
 
 from bench import result
 from bench.swe_general.adversarial_patches import GENERAL
+from bench.swe_general.selectors import SELECTORS
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench.grading import graded
@@ -25,15 +26,14 @@ from recipes.swebench.patches import NOTHING, NOTHING_PATCH, Checkout
 from recipes.swebench.rows import SweInstance
 
 AT_ONCE = 3
+CHEATS = {**GENERAL, **SELECTORS}
 
 
 def patches(row: SweInstance) -> dict[str, str]:
     """Returns the patches to grade, keyed by name."""
     with TemporaryDirectory() as directory:
         checkout = Checkout(row, Path(directory))
-        cheats = {
-            name: checkout.patch({**cheat(row), **NOTHING}) for name, cheat in GENERAL.items()
-        }
+        cheats = {name: checkout.patch({**cheat(row), **NOTHING}) for name, cheat in CHEATS.items()}
     return {"reference": row.patch, "nothing": NOTHING_PATCH, **cheats}
 
 
@@ -64,7 +64,7 @@ def of_patch(name: str, reports: Sequence[SweReport]) -> dict[str, object]:
         "instances": len(reports),
         "resolved": sum(report.resolved for report in reports),
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()),
-        "where": [report.instance_id for report in reports if report.resolved and name in GENERAL],
+        "where": [report.instance_id for report in reports if report.resolved and name in CHEATS],
     }
 
 
@@ -83,6 +83,7 @@ def main() -> None:
     for name, reports in asyncio.run(grade_all(rows, only)).items():
         table[name] = of_patch(name, reports)
     cheats = [table[name] for name in GENERAL]
+    selectors = [table[name] for name in SELECTORS]
     headline = {
         "instances": len(rows),
         "reference_resolved": table["reference"]["resolved"],
@@ -90,6 +91,8 @@ def main() -> None:
         "general_cheats": len(GENERAL),
         "general_cheats_tried": sum(row["instances"] for row in cheats),
         "general_cheats_resolved": sum(row["resolved"] for row in cheats),
+        "swe_selectors_tried": sum(row["instances"] for row in selectors),
+        "swe_selectors_resolved": sum(row["resolved"] for row in selectors),
     }
     result.write("swe_general", list(table.values()), headline)
 

@@ -6,10 +6,12 @@ how many tests, as JSON. Tests are looked up in the source: nothing is imported 
 
 import ast
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from bench import result
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("guarantees.json")
@@ -39,6 +41,17 @@ def guarantees() -> list[Guarantee]:
 def existing_tests(guarantee: Guarantee, root: Path = ROOT) -> list[str]:
     """Returns the guarantee's tests that exist below `root`."""
     return [test for test in guarantee.tests if _exists(test, root)]
+
+
+def findings(tests: Mapping[str, Sequence[str]]) -> result.Part:
+    """Counts findings of a review, of which each has its tests."""
+    listed = [Guarantee(name, tuple(of_it)) for name, of_it in tests.items()]
+    rows = [
+        {"finding": one.sentence, "tests": len(one.tests), "tested": one.is_tested}
+        for one in listed
+    ]
+    tested = sum(one.is_tested for one in listed)
+    return rows, {"findings": len(rows), "findings_with_test": tested}
 
 
 def counts(listed: Sequence[Guarantee]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from prorl_service.agents.swe.agent import LIMITS
 from prorl_service.agents.swe.data import SweData
@@ -18,13 +19,15 @@ from recipes.swebench.rows import SweInstance
 async def graded(
     row: SweInstance, patch: str | bytes, sandboxes: SandboxProvider, image: str | None = None
 ) -> SweReport:
-    """Grades in a sandbox of its own. `image`: for providers that need one, if the row has none.
+    """Grades in sandboxes of its own. `image`: for providers that need one, if the row has none.
 
     Raises what `grade_patch` raises.
     """
     data = SweData.model_validate(row.task().data)
-    async with sandbox_of(row, sandboxes, image) as sandbox:
-        return await grade_patch(sandbox, data, patch.encode() if isinstance(patch, str) else patch)
+    open_sandbox = partial(sandbox_of, row, sandboxes, image)
+    return await grade_patch(
+        open_sandbox, data, patch.encode() if isinstance(patch, str) else patch
+    )
 
 
 @asynccontextmanager

@@ -3,15 +3,16 @@
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from prorl_service.agents.swe import evaluation
+from prorl_service.agents.swe import pytest_run
 from prorl_service.agents.swe.data import SweData, SweEnvironment
 from prorl_service.agents.swe.evaluation import grade_patch
-from prorl_service.rewards.swe.grade import Expected, SweReport, TestRun, grade
+from prorl_service.rewards.swe.grade import Expected, Results, TestRun, read_run
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.testing import FakeSandbox
 
@@ -27,7 +28,7 @@ DATA = SweData(
 
 
 def sandbox_of_many_tests() -> FakeSandbox:
-    """Returns a sandbox in which all of `IDS` pass and canaries fail."""
+    """Returns a sandbox in which all of `IDS` pass, but for those that were changed."""
 
     def answer(name: str, arguments: Mapping[str, Any]) -> ToolResult:
         command = arguments["command"]
@@ -41,10 +42,11 @@ def sandbox_of_many_tests() -> FakeSandbox:
         return ToolResult("tree", data={"exit_code": exit_code, "timed_out": False})
 
     def write(config: dict[str, Any]) -> None:
-        canaries = re.findall(r"def (test_0_\w+)", sandbox.files[f"/r/{TESTS}"].decode())
-        failing = [f"{TESTS}::{name}" for name in canaries]
-        lines: list[dict[str, object]] = [{"kind": "collected", "ids": [*IDS, *failing]}]
-        for id_ in [*IDS, *failing]:
+        tests = sandbox.files[f"/r/{TESTS}"].decode()
+        names = [name for name in ("test_0", "test_1") if f"{name}():\n    x\n\n\n" not in tests]
+        failing = {f"{TESTS}::{name}" for name in names}
+        lines: list[dict[str, object]] = [{"kind": "collected", "ids": IDS}]
+        for id_ in IDS:
             for when in ("setup", "call", "teardown"):
                 failed = when == "call" and id_ in failing
                 outcome = "failed" if failed else "passed"
@@ -55,7 +57,7 @@ def sandbox_of_many_tests() -> FakeSandbox:
         sandbox.files[config["results"]] = "\n".join(signed).encode()
 
     sandbox = FakeSandbox(answer)
-    sandbox.files[f"/r/{TESTS}"] = b"def test_0():\n    assert True\n"
+    sandbox.files[f"/r/{TESTS}"] = b"def test_0():\n    x\n\n\ndef test_1():\n    x\n\n\n"
     return sandbox
 
 
@@ -63,13 +65,13 @@ def sandbox_of_many_tests() -> FakeSandbox:
 async def test_many_records_are_not_read_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 
-    def noted(run: TestRun, expected: Expected) -> SweReport:
+    def noted(run: TestRun, expected: Expected, changed: Collection[str]) -> Results:
         threads.append(threading.current_thread())
-        return grade(run, expected)
+        return read_run(run, expected, changed)
 
-    monkeypatch.setattr(evaluation, "grade", noted)
-    report = await grade_patch(sandbox_of_many_tests(), DATA, b"a patch")
+    monkeypatch.setattr(pytest_run, "read_run", noted)
+    report = await grade_patch(lambda: nullcontext(sandbox_of_many_tests()), DATA, b"a patch")
     assert report.resolved, report.summary
     assert report.pass_to_pass == len(IDS) - 1
-    assert threads
-    assert threads[0] is not threading.main_thread()
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads

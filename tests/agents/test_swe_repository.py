@@ -4,13 +4,14 @@ import base64
 import hashlib
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 
 import pytest
 
 from prorl_service.agents.swe import repository
 from prorl_service.agents.swe.data import SweData, SweEnvironment
-from prorl_service.agents.swe.evaluation import grade_patch
-from prorl_service.agents.swe.repository import apply_text, extract_patch, prepare
+from prorl_service.agents.swe.evaluation import OpenSandbox, grade_patch
+from prorl_service.agents.swe.repository import apply_text, commit, extract_patch, prepare
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.rewards.swe.patch import MAX_PATCH_BYTES
@@ -44,6 +45,11 @@ async def sandbox() -> AsyncIterator[RemoteSandbox]:
         await run(sandbox, f"( {HISTORY} )")
         yield sandbox
         await sandbox.stop()
+
+
+def only(sandbox: RemoteSandbox) -> OpenSandbox:
+    """For patches that are not worth a second sandbox."""
+    return lambda: nullcontext(sandbox)
 
 
 async def run(sandbox: RemoteSandbox, command: str) -> str:
@@ -175,6 +181,15 @@ def searching(lines: int) -> bytes:
     return made + changed + b" x\n" * (half - 2) + b"-y\n+z\n x\n"
 
 
+async def test_a_commit_of_the_patched_tree_shows_no_change(sandbox: RemoteSandbox) -> None:
+    await prepare(sandbox, ENVIRONMENT)
+    await run(sandbox, f"cd {AT}; echo OLD > new.py; git add new.py; echo NEW > new.py")
+    assert await commit(sandbox, ENVIRONMENT)
+    assert await run(sandbox, f"cd {AT}; git status --porcelain; git rev-list --all | wc -l") == "1"
+    objects = "git cat-file --batch-all-objects --batch | grep -c OLD || true"
+    assert await run(sandbox, f"cd {AT}; git show HEAD:new.py; {objects}") == "NEW\n0"
+
+
 async def test_a_patch_that_takes_git_too_long_is_the_policys_failure(
     sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +200,7 @@ async def test_a_patch_that_takes_git_too_long_is_the_policys_failure(
 
 async def test_a_patch_of_too_many_lines_is_not_given_to_git(sandbox: RemoteSandbox) -> None:
     for patch in (searching(200_000), b"diff --git a/n b/n\n" + b"@@ -1 +1 @@\n" * 20_000):
-        report = await grade_patch(sandbox, data(), patch)
+        report = await grade_patch(only(sandbox), data(), patch)
         assert report.outcome is SweOutcome.PATCH_FAILED
         assert "more than" in report.summary
     # git was not called, and the repository was not even set up
@@ -196,7 +211,7 @@ async def test_binary_files_that_expand_to_gigabytes_are_not_given_to_git(
     sandbox: RemoteSandbox,
 ) -> None:
     patch = adding(b"x").replace(b"literal 1\n", b"literal 8000000000\n")
-    report = await grade_patch(sandbox, data(), patch)
+    report = await grade_patch(only(sandbox), data(), patch)
     assert report.outcome is SweOutcome.PATCH_FAILED
     assert "8000000000 bytes of binary files" in report.summary
 
@@ -213,7 +228,7 @@ async def test_a_patch_that_ruins_a_test_it_may_change_is_the_policys_failure(
     assert patch
     await run(sandbox, f"cd {AT}; git reset -q --hard")
     report = await grade_patch(
-        sandbox, data(FAIL_TO_PASS=["a.py::test"], allowed_files=["a.py"]), patch
+        only(sandbox), data(FAIL_TO_PASS=["a.py::test"], allowed_files=["a.py"]), patch
     )
     assert report.outcome is SweOutcome.PATCH_FAILED
     assert "a.py cannot be read" in report.summary
@@ -285,4 +300,4 @@ async def test_a_test_patch_that_does_not_fit_the_base_is_the_data_sets_fault(
     notes = OF_TESTS.replace("tests/a.py", "notes.txt").encode()
     wrong = data(test_patch=OF_TESTS.replace("@@ -0,0", "@@ -1").replace("/dev/null", "a/tests/a"))
     with pytest.raises(EvaluatorError, match="test patch does not apply to the base"):
-        await grade_patch(sandbox, wrong, notes)
+        await grade_patch(only(sandbox), wrong, notes)

@@ -14,12 +14,12 @@ from prorl_service.rewards.swe.grade import (
     SweOutcome,
     SweReport,
     TestRun,
-    grade,
+    read_run,
     verdict,
 )
 
 NONCE = "n0"
-EXPECTED = Expected("i", ["t.py::fix"], ["t.py::keep"], ["t.py::canary"])
+EXPECTED = Expected("i", ["t.py::fix"], ["t.py::keep"])
 Record = dict[str, Any]
 
 
@@ -34,7 +34,8 @@ def of_test(id_: str, outcome: str = "passed", **more: Any) -> list[Record]:
 
 
 def honest(**outcomes: str) -> list[Record]:
-    """Returns the records that a fix leaves; `outcomes` are by name of the test."""
+    """Returns the records that a fix leaves where only `canary` was changed; `outcomes` are by name
+    of the test."""
     right = {"fix": "passed", "keep": "passed", "canary": "failed"} | outcomes
     ids = [f"t.py::{name}" for name in right]
     collected = {"nonce": NONCE, "kind": "collected", "ids": ids}
@@ -51,8 +52,20 @@ def graded(
     timed_out: bool = False,
     expected: Expected = EXPECTED,
 ) -> SweReport:
-    text = b"".join(json.dumps(record).encode() + b"\n" for record in records)
-    return grade(TestRun(NONCE, text, exit_code, timed_out), expected)
+    return judged(TestRun(NONCE, text_of(records), exit_code, timed_out), expected)
+
+
+def text_of(records: list[Record]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def judged(run: TestRun, expected: Expected = EXPECTED) -> SweReport:
+    """Returns the verdict on a run and one in which an honest patch let the changed test fail."""
+    return verdict(read_run(run, expected, ["t.py::canary"]), other_run(), expected)
+
+
+def other_run(status: str = "failed", exit_code: int = 1) -> Results:
+    return Results(exit_code, canaries={"t.py::fix": {status}}, ended=True)
 
 
 def test_a_fix_is_resolved_with_a_one_line_summary() -> None:
@@ -128,9 +141,8 @@ def test_a_canary_that_passes_is_tampering() -> None:
 def test_nothing_is_resolved_without_canaries() -> None:
     records = [record for record in honest() if record.get("id") != "t.py::canary"]
     assert graded(records).outcome is SweOutcome.TAMPERED
-    text = b"".join(json.dumps(record).encode() + b"\n" for record in records)
-    expected = Expected("i", ["t.py::fix"], [])
-    assert grade(TestRun(NONCE, text, 1), expected).outcome is SweOutcome.TAMPERED
+    whole = read_run(TestRun(NONCE, text_of(honest()), 1), EXPECTED, ["t.py::canary"])
+    assert verdict(whole, Results(1, ended=True), EXPECTED).outcome is SweOutcome.TAMPERED
 
 
 def test_a_run_without_an_end_record_has_crashed_or_timed_out() -> None:
@@ -155,7 +167,7 @@ def test_nothing_may_follow_the_end() -> None:
 
 @given(st.binary())
 def test_any_bytes_are_graded(records: bytes) -> None:
-    assert not grade(TestRun(NONCE, records, 1), EXPECTED).resolved
+    assert not judged(TestRun(NONCE, records, 1)).resolved
 
 
 RECORDS = st.fixed_dictionaries(
@@ -176,7 +188,7 @@ def test_records_of_any_kind_are_graded(records: list[Record]) -> None:
 def test_unreadable_json_is_tampering(forged: str) -> None:
     first = json.dumps(honest()[0])
     run = TestRun(NONCE, f"{first}\n{forged}\n".encode(), 1)
-    assert grade(run, EXPECTED).outcome is SweOutcome.TAMPERED
+    assert judged(run).outcome is SweOutcome.TAMPERED
 
 
 @pytest.mark.slow
@@ -195,25 +207,51 @@ def test_records_beyond_those_of_the_requested_tests_are_not_read() -> None:
 
 def test_a_flood_of_results_is_not_read() -> None:
     for size_mb in (20, 40):
-        report = grade(TestRun(NONCE, b"\n" * (size_mb << 20), 1), EXPECTED)
+        report = judged(TestRun(NONCE, b"\n" * (size_mb << 20), 1))
         assert report.outcome is SweOutcome.TAMPERED
         assert len(report.problems) == 2
 
 
-def test_a_canary_of_many_tests_may_skip_some_of_them() -> None:
-    one, other = ("t.py::canary[1]", "t.py::canary[2]")
-    tests = {"t.py::fix": "passed", "t.py::keep": "passed", one: "failed"}
-    for status, resolved in {
-        "failed": True,
-        "skipped": True,
-        "passed": False,
-        "xfail": False,
-    }.items():
-        found = tests | {other: status}
-        assert (
-            verdict(Results(found, ended=True), EXPECTED, exit_code=1, timed_out=False).resolved
-            is resolved
-        )
-    alone = {**tests, one: "skipped"}
-    report = verdict(Results(alone, ended=True), EXPECTED, exit_code=1, timed_out=False)
+@pytest.mark.parametrize(
+    ("statuses", "resolved"),
+    [
+        ({"failed"}, True),
+        ({"failed", "skipped"}, True),
+        ({"failed", "passed"}, False),
+        ({"failed", "xfailed"}, False),
+        ({"skipped"}, False),
+        (set(), False),
+    ],
+)
+def test_a_canary_of_many_tests_may_skip_some_of_them(statuses: set[str], resolved: bool) -> None:
+    passed = {"t.py::fix": "passed", "t.py::keep": "passed"}
+    whole = Results(0, statuses=passed, ended=True)
+    changed = Results(1, canaries={"t.py::fix": statuses}, ended=True)
+    assert verdict(whole, changed, EXPECTED).resolved is resolved
+
+
+def test_a_changed_test_counts_in_the_run_in_which_it_was_as_it_is() -> None:
+    whole = Results(1, statuses={"t.py::fix": "passed"}, canaries={"t.py::keep": {"failed"}})
+    changed = Results(1, statuses={"t.py::keep": "passed"}, canaries={"t.py::fix": {"failed"}})
+    whole.ended = changed.ended = True
+    assert verdict(whole, changed, EXPECTED).resolved
+    changed.statuses["t.py::keep"] = "failed"
+    assert verdict(whole, changed, EXPECTED).statuses == {"t.py::keep": "failed"}
+
+
+def test_parameters_that_are_not_listed_do_not_count_as_canaries() -> None:
+    ids = ["t.py::canary[1]", "t.py::canary[2]"]
+    collected = {"nonce": NONCE, "kind": "collected", "ids": ids}
+    records = [collected, *of_test(ids[0], "failed"), *of_test(ids[1]), honest()[-1]]
+    run = TestRun(NONCE, text_of(records), 1)
+    found = read_run(run, Expected("i", ids[:1], []), ["t.py::canary"])
+    assert found.canaries == {"t.py::canary": {"failed"}}
+    assert found.statuses == {}
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [("passed", 1), ("failed", 0), ("failed", 2)])
+def test_the_other_run_must_fail_too(status: str, exit_code: int) -> None:
+    whole = read_run(TestRun(NONCE, text_of(honest()), 1), EXPECTED, ["t.py::canary"])
+    assert verdict(whole, other_run(), EXPECTED).resolved
+    report = verdict(whole, other_run(status, exit_code), EXPECTED)
     assert report.outcome is SweOutcome.TAMPERED

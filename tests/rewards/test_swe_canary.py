@@ -1,4 +1,4 @@
-"""Canaries: copies of tests that must fail."""
+"""Canaries: tests that are changed so that they must fail."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from prorl_service.rewards.swe.canary import with_canaries
+from prorl_service.rewards.swe.canary import BESIDE, Candidates, versions
 
 SOURCE = '''\
 import unittest
@@ -47,7 +47,7 @@ def test_leaves(x=1):
 
 def test_one_line(): pass'''
 IDS = [
-    *("t.py::test_plain[a::b]", "t.py::TestMethods::test_method", "t.py::TestMethods::test_async"),
+    *("t.py::test_plain", "t.py::TestMethods::test_method", "t.py::TestMethods::test_async"),
     *("t.py::test_leaves", "t.py::test_one_line"),
 ]
 
@@ -58,94 +58,150 @@ def functions(source: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
     return {node.name: node for node in found if isinstance(node, kinds)}
 
 
-def canaries(test_ids: list[str], seed: int = 0) -> dict[str, str]:
-    """Returns each canary's source by its name; checks that nothing else changed."""
-    with_them, names = with_canaries(SOURCE, test_ids, Random(seed))
-    before, after = functions(SOURCE), functions(with_them)
-    found = {name: ast.unparse(after.pop(name)) for name in names}
-    assert len(found) == len(names)
-    assert {key: ast.dump(node) for key, node in after.items()} == {
-        key: ast.dump(node) for key, node in before.items()
-    }
-    return found
-
-
-def ends(source: str, end: str) -> bool:
-    return re.search(f"{end}$", source) is not None
-
-
 SUM = r"len\(\[\w+\] \* \d\)"
 FIRST = (
     rf".*\n    (assert {SUM} == \d+|self.assertEqual\({SUM}, \d+\)|with [\w.]+aises\(ValueError\))"
 )
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_canaries_fail_first_and_late_and_in_the_package(seed: int) -> None:
-    first, changed, raising = canaries(IDS[:1], seed).values()
-    assert re.search(rf"\n    assert {SUM} == \d+\n    'Text.'", first)
-    assert raising.count("half(object())") in (1, 2, 3)
-    assert ends(raising, rf"    assert {SUM} == \d+")
-    # One of the test's own assertions expects something else; no assertion is added.
-    own = ast.unparse(functions(SOURCE)["test_plain"]).replace('"""Text."""', "pass").split("\n")
-    [(was, now)] = [
-        pair for pair in zip(own[2:], changed.split("\n")[2:], strict=True) if len(set(pair)) > 1
-    ]
-    assert "twöwords" in was or "[2, -1]" in was
-    assert now != was
+def changed(test: str, seed: int = 0, source: str = SOURCE, *, fixed: bool = True) -> str:
+    """Returns the source of the changed test, which is `fixed` by the reference patch or passed
+    before; checks that nothing else changed."""
+    tests = Candidates({"t.py": source}, *([test], []) if fixed else ([], [test]))
+    first, second = versions(tests, Random(seed))
+    version, whole = (second, first) if fixed else (first, second)
+    assert whole.files == {"t.py": source}
+    assert not whole.changed
+    assert list(version.changed) == [test]
+    before, after = functions(source), functions(version.files["t.py"])
+    name = test.rpartition("::")[2]
+    found, own = after.pop(name), before.pop(name)
+    assert {key: ast.dump(node) for key, node in after.items()} == {
+        key: ast.dump(node) for key, node in before.items()
+    }
+    assert ast.dump(found.args) == ast.dump(own.args)
+    assert len(found.decorator_list) == len(own.decorator_list)
+    assert ast.get_docstring(found) == ast.get_docstring(own)
+    return ast.unparse(found)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_canaries_fail_in_the_same_ways_as_their_test(seed: int) -> None:
-    found = [*canaries(IDS[1:2], seed).values()]
-    assert len(found) == 4
-    assert any("self.assertEqual(thing.size, 3)" not in one for one in found)
-    assert any(
-        ends(one, rf"    with self.assertRaises\(ValueError\):\n        {SUM}") for one in found
-    )
+def all_changed(test: str, source: str = SOURCE, *, fixed: bool = False) -> set[str]:
+    return {changed(test, seed, source, fixed=fixed) for seed in range(60)}
+
+
+def test_a_test_fails_first_or_late_or_in_the_package() -> None:
+    found = all_changed(IDS[0])
+    first = {one for one in found if re.search(rf'Text\."+\n    assert {SUM} == \d+\n', one)}
+    package = {one for one in found if "half(object())" in one}
+    assert first
+    assert package
+    assert found - first - package
+    assert all(re.search(rf"    assert {SUM} == \d+$", one) for one in found - first)
+
+
+def test_a_test_to_be_fixed_fails_in_one_of_its_own_assertions() -> None:
+    own = ast.unparse(functions(SOURCE)["test_plain"])
+    for one in all_changed(IDS[0], fixed=True):
+        pairs = zip(own.split("\n"), one.split("\n"), strict=True)
+        [(was, now)] = [pair for pair in pairs if len(set(pair)) > 1]
+        assert "twöwords" in was or "[2, -1]" in was
+        assert now != was
+    assert all("thing.size, 3)" not in one for one in all_changed(IDS[1], fixed=True))
+
+
+def test_a_test_fails_in_each_of_its_own_ways() -> None:
+    found = all_changed(IDS[1])
+    for unmet in (
+        rf"    with self.assertRaises\(ValueError\):\n        {SUM}$",
+        rf"    self.assertEqual\({SUM}, \d+\)$",
+    ):
+        assert any(re.search(unmet, one) for one in found)
     assert any("object()" in one for one in found)
+    assert all("self.assertEqual(thing.size, 3)" in one for one in found)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_an_exception_that_is_not_raised_fails_a_canary(seed: int) -> None:
-    found = [*canaries(IDS[2:3], seed).values()]
-    unmet = rf"    with pytest.raises\(ValueError\):\n        {SUM}"
-    assert sum(ends(one, unmet) for one in found) == 1
+def test_an_exception_that_is_not_raised_fails_a_test() -> None:
+    found = all_changed(IDS[2])
+    unmet = rf"    with pytest.raises\(ValueError\):\n        {SUM}$"
+    assert any(re.search(unmet, one) for one in found)
     assert all(one.startswith("async def") for one in found)
 
 
-def test_a_canary_expects_more_where_the_test_expects_no_literal() -> None:
+def test_a_test_expects_more_where_it_expects_no_literal() -> None:
     source = "def test_a():\n    x = f(1)\n    assert x == str(\n        1)\n"
-    with_them, names = with_canaries(source, ["t.py::test_a"], Random(0))
-    ends = [ast.unparse(functions(with_them)[name].body[-1]) for name in names]
-    assert sum(re.fullmatch(r"assert x == \[str\(1\), \d\]", end) is not None for end in ends) == 1
+    ends = [one.rpartition("\n    ")[2] for one in all_changed("t.py::test_a", source, fixed=True)]
+    assert any(re.fullmatch(r"assert x == \[str\(1\), \d\]", end) for end in ends)
 
 
-def test_a_test_that_may_return_early_has_only_a_canary_that_fails_first() -> None:
-    [canary] = canaries(IDS[3:4]).values()
-    assert re.match(FIRST, canary)
+def test_a_test_that_may_return_early_fails_first() -> None:
+    assert all(re.match(FIRST, one) for one in all_changed(IDS[3]))
 
 
-def test_a_canary_is_like_its_test() -> None:
-    [name, *_] = canaries(IDS[:1])
-    with_it, _ = with_canaries(SOURCE, IDS[:1], Random(0))
-    canary, original = functions(with_it)[name], functions(with_it)["test_plain"]
-    assert [ast.dump(one) for one in canary.body[1:]] == [ast.dump(one) for one in original.body]
-    assert ast.dump(canary.args) == ast.dump(original.args)
-    assert len(canary.decorator_list) == len(original.decorator_list)
-    assert "canary" not in with_it
+def test_a_test_on_one_line_is_replaced() -> None:
+    for one in all_changed(IDS[4]):
+        assert re.fullmatch(rf"def test_one_line\(\):\n    assert {SUM} == \d+", one)
 
 
-@pytest.mark.parametrize("ids", [IDS[4:], ["t.py::Inherited::test_method"]])
-def test_a_test_that_cannot_be_copied_gets_a_canary_too(ids: list[str]) -> None:
-    [canary] = canaries(ids).values()
-    assert re.fullmatch(r"def test_\w+\(\):\n    assert \d == \d+", canary)
+def end_of(source: str, test: str) -> str:
+    _, second = versions(Candidates({"t.py": source}, [test], []), Random(0))
+    assert second.files["t.py"].startswith(source.rstrip())
+    return second.files["t.py"][len(source.rstrip()) :]
 
 
-def test_files_for_other_python_versions_get_a_canary_too() -> None:
-    with_it, [name] = with_canaries("print 'x'\n", ["t.py::test_x"], Random(0))
-    assert with_it.startswith("print 'x'\n")
-    assert re.search(rf"def {name}\(\):\n    assert \d == \d+\n$", with_it)
+def test_a_test_without_a_source_is_replaced_at_the_end() -> None:
+    inherited = end_of(SOURCE, "t.py::TestMethods::test_inherited")
+    assert re.fullmatch(r"\n\n\nTestMethods.test_inherited = lambda self: \[\]\[\d\]\n", inherited)
+    for_another_python = end_of("print 'x'\n", "t.py::test_x")
+    assert re.fullmatch(r"\n\n\ndef test_x\(\):\n    assert \d == \d+\n", for_another_python)
+
+
+MANY = "".join(
+    f"def test_{number}():\n    x = f({number})\n    assert x == {number}\n\n\n"
+    for number in range(30)
+)
+NAMES = [f"t.py::test_{number}" for number in range(30)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_run_has_tests_of_both_kinds(seed: int) -> None:
+    runs = versions(Candidates({"t.py": MANY}, NAMES[:1], NAMES[1:]), Random(seed))
+    first, second = (set(run.changed) for run in runs)
+    assert len(first) == BESIDE
+    assert NAMES[0] not in first
+    assert NAMES[0] in second
+    assert len(second) == BESIDE + 1
+    assert not first & second
+    for run in runs:
+        before, after = functions(MANY), functions(run.files["t.py"])
+        unlike = {name for name in after if ast.dump(after[name]) != ast.dump(before[name])}
+        assert {f"t.py::{name}" for name in unlike} == set(run.changed)
+        # Some fail first, others at the end.
+        fails_first = ["len(" in ast.unparse(after[name].body[0]) for name in unlike]
+        assert 0 < sum(fails_first) < len(fails_first)
+
+
+def test_tests_to_be_fixed_are_divided_where_there_are_no_others() -> None:
+    for count in (1, 2, 5, 30):
+        tests = Candidates({"t.py": MANY}, NAMES[:count], [])
+        first, second = versions(tests, Random(0))
+        assert {*first.changed, *second.changed} == set(NAMES[:count])
+        assert len(first.changed) == min(count // 2, BESIDE)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class TestA:\n    def test_x(self):\n        f()\nclass TestB(TestA):\n    pass\n",
+        "class TestA:\n    def test_x(self):\n        f()\ndef test_x():\n    f()\n",
+        "class TestA:\n    test_x = f()\n",
+    ],
+)
+def test_a_test_that_cannot_be_told_from_others_is_not_changed_beside(source: str) -> None:
+    sources = {"t.py": f"{source}\n\ndef test_fix():\n    f()\n"}
+    tests = Candidates(sources, ["t.py::test_fix"], ["t.py::TestA::test_x"])
+    first, second = versions(tests, Random(0))
+    assert not first.changed
+    assert list(second.changed) == ["t.py::test_fix"]
 
 
 CHAINED = """\
@@ -162,8 +218,5 @@ def test_chaining():
 """
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_calls_on_several_lines_are_copied_as_one(seed: int) -> None:
-    source, names = with_canaries(CHAINED, ["t.py::test_chaining"], Random(seed))
-    assert set(names) < set(functions(source))
-    assert "object()" in source
+def test_calls_on_several_lines_are_copied_as_one() -> None:
+    assert any("object()" in one for one in all_changed("t.py::test_chaining", CHAINED))

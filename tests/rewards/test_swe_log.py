@@ -15,16 +15,20 @@ from hypothesis import strategies as st
 from prorl_service.errors import InvalidRequest
 from prorl_service.rewards.swe import guest_unittest_plugin, log_reader
 from prorl_service.rewards.swe.canary import likely_tests
-from prorl_service.rewards.swe.grade import Expected, SweOutcome, SweReport
-from prorl_service.rewards.swe.log import LogRun, check_parser, grade_log
+from prorl_service.rewards.swe.grade import Expected, Results, SweOutcome, SweReport, verdict
+from prorl_service.rewards.swe.log import LogRun, check_parser, read_log_run
 from prorl_service.rewards.swe.log_reader import read_log, reported_failures
 
 DJANGO, PYTEST, SYMPY = "parse_log_django", "parse_log_pytest_v2", "parse_log_sympy"
 
 FIX, KEEP, CANARY = "test_fix (a.C)", "test_keep (a.C)", "test_fix_again (a.C)"
-EXPECTED = Expected("i", [FIX], [KEEP], ["a.py::test_fix_again"])
+EXPECTED = Expected("i", [FIX], [KEEP])
+CHANGED = {"a.py::C::test_fix_again": ""}
 HONEST = {FIX: "passed", KEEP: "passed", CANARY: "failed"}
 SEEN = {FIX: False, KEEP: False, CANARY: True}
+OTHER = Results(
+    1, statuses={CANARY: "passed"}, canaries={"a.py::C::test_fix": {"failed"}}, ended=True
+)
 
 
 def records(raised: Mapping[str, bool]) -> bytes:
@@ -37,8 +41,11 @@ def graded(
     raised: Mapping[str, bool] = SEEN,
     exit_code: int | None = 1,
     expected: Expected = EXPECTED,
+    changed: Mapping[str, str] = CHANGED,
 ) -> SweReport:
-    return grade_log(LogRun(statuses, records(raised), exit_code, exit_code is None), expected)
+    """Returns the verdict on a run and one in which an honest patch let the changed test fail."""
+    run = LogRun(statuses, records(raised), exit_code, exit_code is None)
+    return verdict(read_log_run(run, expected, changed), OTHER, expected)
 
 
 # --- the verdict --------------------------------------------------------------------------------
@@ -76,8 +83,9 @@ def test_a_unittest_test_must_have_been_seen_by_the_watch() -> None:
 
 def test_other_runners_are_not_watched() -> None:
     statuses = {"t.py::fix": "passed", "t.py::test_fix_again": "failed"}
-    expected = Expected("i", ["t.py::fix"], [], ["t.py::test_fix_again"])
-    assert graded(statuses, raised={}, expected=expected).resolved
+    expected = Expected("i", ["t.py::fix"], [])
+    changed = {"t.py::test_fix_again": ""}
+    assert graded(statuses, raised={}, expected=expected, changed=changed).resolved
 
 
 @pytest.mark.parametrize("exit_code", [0, 2, 137])
@@ -88,7 +96,8 @@ def test_the_exit_code_must_be_that_of_failed_canaries(exit_code: int) -> None:
 @pytest.mark.parametrize("status", ["passed", "skipped", "missing"])
 def test_the_log_must_report_a_failed_canary(status: str) -> None:
     told = {} if status == "missing" else {CANARY: status}
-    report = graded({FIX: "passed", KEEP: "passed", **told})
+    expected = Expected("i", [FIX], [KEEP, CANARY])
+    report = graded({FIX: "passed", KEEP: "passed", **told}, expected=expected)
     assert report.outcome is SweOutcome.TAMPERED
 
 
@@ -98,25 +107,37 @@ def test_a_canary_that_raises_is_an_error_in_some_logs() -> None:
 
 def test_a_canary_that_was_seen_to_pass_is_tampering() -> None:
     assert graded(raised={**SEEN, CANARY: False}).outcome is SweOutcome.TAMPERED
-    assert graded(expected=Expected("i", [FIX], [KEEP])).outcome is SweOutcome.TAMPERED
 
 
 @pytest.mark.parametrize(
-    "form", ["test_again", "a/t.py::C::test_again[x-1]", "a/t.py:test_again", "test_again (a.C.d)"]
+    "form",
+    [
+        *("test_again", "a/t.py::C::test_again[x-1]", "t.py::C::test_again", "a/t.py:test_again"),
+        *("test_again (a.t.C)", "test_again (a.t.C.test_again)", "What it does."),
+    ],
 )
 def test_a_canary_is_known_in_all_forms_of_its_name(form: str) -> None:
-    expected = Expected("i", ["fix"], [], ["a/t.py::test_again"])
-    statuses = {"fix": "passed", f"{form}": "failed", "test_again_not": "passed"}
-    assert graded(statuses, raised={}, expected=expected).resolved
+    expected = Expected("i", ["fix"], [])
+    changed = {"a/t.py::C::test_again": "What it does."}
+    statuses = {"fix": "passed", form: "failed", "test_again_not": "passed"}
+    assert graded(statuses, {form: True}, expected=expected, changed=changed).resolved
+    report = graded({**statuses, form: "passed"}, {}, expected=expected, changed=changed)
+    assert report.outcome is SweOutcome.TAMPERED
+
+
+def test_a_changed_test_that_no_id_means_need_not_run() -> None:
+    changed = {**CHANGED, "b.py::Other::test_other": ""}
+    assert graded(changed=changed).resolved
 
 
 def test_a_cut_id_passes_only_if_all_its_matches_pass() -> None:
     cut, canary = "t.py::f[log(a", {"t.py::again": "failed"}
-    expected = Expected("i", [cut], [], ["t.py::again"])
+    expected = Expected("i", [cut], [])
+    changed = {"t.py::again": ""}
 
     def status(**found: str) -> str:
         statuses = {f"t.py::f[log(a {key})]": how for key, how in found.items()}
-        report = graded({**statuses, **canary}, raised={}, expected=expected)
+        report = graded({**statuses, **canary}, {}, expected=expected, changed=changed)
         return report.statuses.get(cut, "passed")
 
     assert status(b="passed", c="passed") == "passed"
@@ -126,7 +147,8 @@ def test_a_cut_id_passes_only_if_all_its_matches_pass() -> None:
 
 @given(st.dictionaries(st.text(), st.sampled_from(["passed", "failed"])), st.binary())
 def test_any_statuses_and_records_are_graded(statuses: dict[str, str], watched: bytes) -> None:
-    assert not grade_log(LogRun(statuses, watched, 1), EXPECTED).resolved
+    found = read_log_run(LogRun(statuses, watched, 1), EXPECTED, CHANGED)
+    assert not verdict(found, OTHER, EXPECTED).resolved
 
 
 # --- the reader ---------------------------------------------------------------------------------
@@ -322,12 +344,19 @@ SOURCES = {
 @pytest.mark.parametrize(
     ("id_", "tests"),
     [
-        ("test_x (a.tests.A)", ["a/tests.py::A::test_x", "b/tests.py::test_x"]),
+        ("test_x (a.tests.A)", ["a/tests.py::A::test_x"]),
+        ("test_x", ["b/tests.py::test_x"]),
         ("test_z (a.tests.B.test_z)", ["a/tests.py::B::test_z"]),
         ("What x", ["a/tests.py::A::test_x"]),
         ("a/tests.py::B::test_z[1]", ["a/tests.py::B::test_z"]),
         ("test_z (a.tests.Other)", ["a/tests.py::B::test_z"]),
-        ("something", ["a/tests.py::A::test_x", "a/tests.py::B::test_z", "b/tests.py::test_x"]),
+        (
+            "something",
+            [
+                *("a/tests.py::A::test_x", "a/tests.py::A::test_y", "a/tests.py::B::test_z"),
+                "b/tests.py::test_x",
+            ],
+        ),
     ],
 )
 def test_ids_of_any_runner_are_found_in_the_files(id_: str, tests: list[str]) -> None:

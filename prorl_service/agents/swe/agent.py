@@ -5,13 +5,14 @@ names by digest and that is unpacked into a sandbox without an image. Only the o
 archive, and its digest pins what is graded. A repository sent with the task would put megabytes
 into every row and journal; a path would let a task read the host.
 
-RUN leaves only a patch, the difference to the base commit. EVAL applies it in a fresh sandbox and
+RUN leaves only a patch, the difference to the base commit. EVAL applies it in fresh sandboxes and
 runs the data set's tests; docs/swe.md says what that trusts. Tests, their names and the
 reference patch never enter the sandbox that the model works in.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import ClassVar
 
 from pydantic import BaseModel, JsonValue
@@ -37,7 +38,7 @@ from prorl_service.tools.submit import Submit
 log = logging.getLogger(__name__)
 
 LIMITS = SandboxLimits(memory_mb=4096, disk_mb=4096, output_bytes=32 * 1024)
-"""Limits of both sandboxes. Observations are cut at 32 KiB (bash) and 8192 characters (editor)."""
+"""Limits of all sandboxes. Observations are cut at 32 KiB (bash) and 8192 characters (editor)."""
 
 ACTIVATE_TIMEOUT_S = 60.0
 
@@ -132,5 +133,11 @@ class SweAgent(LoopAgent):
         if report is not None or self.patch is None:
             assert report is not None
             return report
-        sandbox = await rollout.open_sandbox(LIMITS)
-        return await grade_patch(sandbox, self.data, self.patch, base=self._base)
+
+        @asynccontextmanager
+        async def open_sandbox() -> AsyncIterator[Sandbox]:
+            sandbox = await rollout.open_sandbox(LIMITS)
+            yield sandbox
+            await sandbox.stop()  # at an error, the rollout does
+
+        return await grade_patch(open_sandbox, self.data, self.patch, base=self._base)

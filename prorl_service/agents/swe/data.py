@@ -67,7 +67,7 @@ class SweEnvironment(BaseModel):
         " such as parse_log_django.",
     )
     test_timeout_s: float = Field(
-        240, gt=0, description="Seconds for all tests; then the patch is wrong."
+        240, gt=0, description="Seconds for both runs of all tests; then the patch is wrong."
     )
 
     @model_validator(mode="after")
@@ -120,6 +120,6 @@ class SweData(BaseModel):
         return self
 
     def expected(self) -> Expected:
-        """Returns the expected results, without canaries."""
+        """Returns the expected results."""
         xfails = frozenset(self.expected_xfails)
         return Expected(self.instance_id, self.FAIL_TO_PASS, self.PASS_TO_PASS, xfails=xfails)

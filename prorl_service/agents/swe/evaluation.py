@@ -1,73 +1,57 @@
-"""Grading of a patch in a fresh sandbox: apply it, restore the tests with canaries, run them.
+"""Grading of a patch in two fresh sandboxes: apply it, restore the tests, change some, run them.
 
-Nothing from the agent's sandbox is trusted. Faults of the patch are reported; faults of the
-instance or the sandbox are raised, so that no policy is trained on them.
+Nothing from the agent's sandbox is trusted, and the second run finds nothing that the first has
+left. Faults of the patch are reported; faults of the instance or the sandbox are raised, so that no
+policy is trained on them.
 """
 
-import asyncio
-import json
-import random
-import time
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from secrets import token_hex
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+from typing import Any
 
+from prorl_service.agents.swe import log_run, pytest_run
 from prorl_service.agents.swe.data import SweData
-from prorl_service.agents.swe.log_run import run_test_command, tests_to_copy
 from prorl_service.agents.swe.repository import (
-    activated,
     apply_patch,
     apply_text,
+    commit,
     fits_the_base,
     prepare,
 )
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.swe import guest_pytest_plugin
-from prorl_service.rewards.swe.canary import with_canaries
-from prorl_service.rewards.swe.grade import Expected, SweOutcome, SweReport, TestRun, grade
+from prorl_service.rewards.swe.canary import Version, versions
+from prorl_service.rewards.swe.grade import Expected, Results, SweOutcome, SweReport, verdict
 from prorl_service.rewards.swe.patch import excess, patched_files, signals
 from prorl_service.sandbox.base import Sandbox
 
-RECORDER = Path(guest_pytest_plugin.__file__).read_bytes()
+OpenSandbox = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
 async def grade_patch(
-    sandbox: Sandbox, data: SweData, patch: bytes, *, base: str | None = None
+    open_sandbox: OpenSandbox, data: SweData, patch: bytes, *, base: str | None = None
 ) -> SweReport:
-    """Grades `patch` in a fresh `sandbox`. `base`: the patch's tree, to be the same here.
+    """Grades `patch` in two sandboxes, one after the other. `base`: the patch's tree, to be the
+    same here.
 
     Raises `TaskError`, `EvaluatorError` and `SandboxError`.
     """
     expected = data.expected()
     if (report := unapplied(expected, patch)) is not None:
         return report
-    tree = await prepare(sandbox, data.environment)
-    if base not in (None, tree):
-        raise EvaluatorError("the patch was made against another tree than it is graded on")
-    tests = {*patched_files(data.test_patch), *data.environment.test_files}
-    applied = await apply_patch(sandbox, data, patch, tests)
-    known = {"patch_bytes": len(patch), "signals": signals(patch)}
-    if applied is None:
-        return expected.report(SweOutcome.PATCH_FAILED, **known)
-    known["dropped"] = [change.path for change in applied[1]]
-    if not applied[0]:
-        return expected.report(SweOutcome.EMPTY_PATCH, **known)
-    if not await _restore_tests(sandbox, data):
-        problem = "the data set's test patch does not apply on top of it"
-        return expected.report(SweOutcome.PATCH_FAILED, problems=[problem], **known)
-    by_log = bool(data.environment.test_command)
-    copied = await tests_to_copy(sandbox, data) if by_log else data.FAIL_TO_PASS
+    chance = SystemRandom()
+    grading = _Grading(data, patch, base, chance)
     try:
-        canaries = await _put_canaries(sandbox, data, copied)
-    except EvaluatorError as error:
-        files = {test.partition("::")[0] for test in copied}
-        if files.isdisjoint(change.path for change in applied[0]):
-            raise
-        return expected.report(SweOutcome.PATCH_FAILED, problems=[error.message], **known)
-    expected = replace(expected, canaries=canaries)
-    run = run_test_command if by_log else _run_tests
-    return (await run(sandbox, data, expected)).model_copy(update=known)
+        for number in chance.sample([0, 1], 2):
+            async with open_sandbox() as sandbox:
+                await grading.run(sandbox, number)
+            if grading.results[number].timed_out:
+                break
+    except _NotRun as error:
+        return error.report
+    whole, changed = grading.results
+    return verdict(whole, changed, expected).model_copy(update=grading.known)
 
 
 def unapplied(expected: Expected, patch: bytes | None) -> SweReport | None:
@@ -79,6 +63,76 @@ def unapplied(expected: Expected, patch: bytes | None) -> SweReport | None:
     return None if patch.strip() else expected.report(SweOutcome.EMPTY_PATCH)
 
 
+class _NotRun(Exception):
+    """A patch is not worth a run of the tests, as `report` says."""
+
+    def __init__(self, report: SweReport) -> None:
+        self.report = report
+
+
+@dataclass(slots=True)
+class _Grading:
+    """Both runs of one patch."""
+
+    data: SweData
+    patch: bytes
+    base: str | None
+    chance: Random
+    known: dict[str, Any] = field(default_factory=dict)
+    """Fields of the report that the tests do not decide."""
+    versions: tuple[Version, Version] | None = None
+    """The tests of both runs, drawn in the first sandbox."""
+    results: list[Results] = field(default_factory=lambda: [Results(None), Results(None)])
+
+    async def run(self, sandbox: Sandbox, number: int) -> None:
+        """Runs one version of the tests in a fresh sandbox. Raises `_NotRun`."""
+        paths = await self._apply(sandbox)
+        if self.versions is None:
+            self.versions = await self._drawn(sandbox, paths)
+        version = self.versions[number]
+        for file, text in version.files.items():
+            await sandbox.upload(f"{self.data.environment.repository}/{file}", text.encode())
+        # git cannot tell which tests were changed.
+        if not await commit(sandbox, self.data.environment):
+            raise self._not_run(SweOutcome.PATCH_FAILED, "the result cannot be committed")
+        left_s = self.data.environment.test_timeout_s - sum(one.test_s for one in self.results)
+        run = log_run.run_tests if self.data.environment.test_command else pytest_run.run_tests
+        self.results[number] = await run(sandbox, self.data, version, max(left_s, 1.0))
+
+    async def _apply(self, sandbox: Sandbox) -> set[str]:
+        """Applies the patch and restores the tests; returns the paths that the patch changes."""
+        data = self.data
+        tree = await prepare(sandbox, data.environment)
+        if self.base not in (None, tree):
+            raise EvaluatorError("the patch was made against another tree than it is graded on")
+        tests = {*patched_files(data.test_patch), *data.environment.test_files}
+        applied = await apply_patch(sandbox, data, self.patch, tests)
+        self.known = {"patch_bytes": len(self.patch), "signals": signals(self.patch)}
+        if applied is None:
+            raise self._not_run(SweOutcome.PATCH_FAILED)
+        self.known["dropped"] = [change.path for change in applied[1]]
+        if not applied[0]:
+            raise self._not_run(SweOutcome.EMPTY_PATCH)
+        if not await _restore_tests(sandbox, data):
+            problem = "the data set's test patch does not apply on top of it"
+            raise self._not_run(SweOutcome.PATCH_FAILED, problem)
+        return {change.path for change in applied[0]}
+
+    async def _drawn(self, sandbox: Sandbox, changed: set[str]) -> tuple[Version, Version]:
+        by_log = bool(self.data.environment.test_command)
+        tests_to_change = log_run.tests_to_change if by_log else pytest_run.tests_to_change
+        try:
+            tests = await tests_to_change(sandbox, self.data)
+        except EvaluatorError as error:
+            if changed.isdisjoint(id_.partition("::")[0] for id_ in self.data.FAIL_TO_PASS):
+                raise
+            raise self._not_run(SweOutcome.PATCH_FAILED, error.message) from error
+        return versions(tests, self.chance)
+
+    def _not_run(self, outcome: SweOutcome, *problems: str) -> _NotRun:
+        return _NotRun(self.data.expected().report(outcome, problems=problems, **self.known))
+
+
 async def _restore_tests(sandbox: Sandbox, data: SweData) -> bool:
     """Returns False if the patch under test is in the way; if the base is, raises
     `EvaluatorError`."""
@@ -88,61 +142,3 @@ async def _restore_tests(sandbox: Sandbox, data: SweData) -> bool:
     if not await fits_the_base(sandbox, data.environment, test_patch):
         raise EvaluatorError("the data set's test patch does not apply to the base")
     return False
-
-
-async def _put_canaries(sandbox: Sandbox, data: SweData, tests: Sequence[str]) -> list[str]:
-    """Puts several into each file that has such tests; returns `file::function` of each."""
-    chance = random.SystemRandom()
-    canaries = []
-    for file in sorted({id_.partition("::")[0] for id_ in tests}):
-        path = f"{data.environment.repository}/{file}"
-        test_ids = [id_ for id_ in tests if id_.startswith(f"{file}::")]
-        try:
-            source = (await sandbox.download(path)).decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise EvaluatorError(f"{file} cannot be read for its tests: {error}") from error
-        changed, names = with_canaries(source, test_ids, chance)
-        await sandbox.upload(path, changed.encode())
-        canaries += [f"{file}::{name}" for name in names]
-    return canaries
-
-
-async def _run_tests(sandbox: Sandbox, data: SweData, expected: Expected) -> SweReport:
-    environment = data.environment
-    directory, nonce = f"/tmp/{token_hex(8)}", token_hex(16)
-    config = {
-        "results": f"{directory}/{token_hex(8)}",
-        "nonce": nonce,
-        "import_paths": [f"{environment.repository}/{path}" for path in environment.import_paths],
-        "arguments": _arguments(data),
-        "installed_plugins": environment.installed_plugins,
-    }
-    await sandbox.upload(f"{directory}/run.py", RECORDER)
-    await sandbox.upload(f"{directory}/config", json.dumps(config).encode())
-    run = f"{environment.python} {directory}/run.py {directory}/config < /dev/null"
-    started = time.monotonic()
-    command = {"command": activated(environment, run)}
-    done = await sandbox.call_tool("bash", command, timeout_s=environment.test_timeout_s)
-    run_of_tests = TestRun(
-        nonce=nonce,
-        records=await _records(sandbox, str(config["results"])),
-        exit_code=done.data["exit_code"],
-        timed_out=bool(done.data["timed_out"]),
-    )
-    report = await asyncio.to_thread(grade, run_of_tests, expected)
-    return report.model_copy(update={"log": done.output, "test_s": time.monotonic() - started})
-
-
-def _arguments(data: SweData) -> Sequence[str]:
-    environment = data.environment
-    plugins = [item for name in environment.pytest_plugins for item in ("-p", name)]
-    ours = [f"--rootdir={environment.repository}", "-p", "no:cacheprovider", "--maxfail=0"]
-    shown = ["-rA", "--tb=short"]
-    return [*ours, *shown, *plugins, *environment.pytest_arguments, *environment.test_files]
-
-
-async def _records(sandbox: Sandbox, path: str) -> bytes:
-    try:
-        return await sandbox.download(path)
-    except OSError:  # the run did not start, or removed it
-        return b""

@@ -18,9 +18,9 @@ from prorl_service.agents.swe.data import SweData
 from prorl_service.agents.swe.repository import activated, in_repository
 from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.swe import guest_unittest_plugin, log_reader
-from prorl_service.rewards.swe.canary import likely_tests
-from prorl_service.rewards.swe.grade import Expected, SweReport
-from prorl_service.rewards.swe.log import LogRun, grade_log
+from prorl_service.rewards.swe.canary import Candidates, Version, likely_tests, tests_meant
+from prorl_service.rewards.swe.grade import Results
+from prorl_service.rewards.swe.log import LogRun, read_log_run
 from prorl_service.rewards.swe.patch import patched_files
 from prorl_service.sandbox.base import Sandbox
 
@@ -36,31 +36,29 @@ class UnreadableLog(Exception):
     """The log cannot be read; the message says why. Counts against the patch under test."""
 
 
-async def tests_to_copy(sandbox: Sandbox, data: SweData) -> list[str]:
-    """Returns tests of the test patch that can be copied as canaries, as `file::Class::function`.
-
-    Raises `EvaluatorError` if there are none.
-    """
+async def tests_to_change(sandbox: Sandbox, data: SweData) -> Candidates:
+    """Returns the test patch's files and tests. Raises `EvaluatorError` if there are none."""
     sources = {}
     for file in patched_files(data.test_patch):
         if file.endswith(".py"):
             with suppress(OSError, UnicodeDecodeError):  # the patch has removed it
                 path = f"{data.environment.repository}/{file}"
                 sources[file] = (await sandbox.download(path)).decode()
-    found = likely_tests(sources, data.FAIL_TO_PASS)
-    if not found:
+    fixed = likely_tests(sources, data.FAIL_TO_PASS)
+    if not fixed:
         raise EvaluatorError("the test patch has no Python test to make a canary of")
-    return found
+    kept = [id_ for id_ in data.PASS_TO_PASS if id_ not in data.expected_xfails]
+    return Candidates(sources, fixed, tests_meant(sources, kept))
 
 
-async def run_test_command(sandbox: Sandbox, data: SweData, expected: Expected) -> SweReport:
-    """Runs the tests and grades their log. Raises `SandboxError`."""
+async def run_tests(sandbox: Sandbox, data: SweData, version: Version, timeout_s: float) -> Results:
+    """Runs the test command and reads its log. Raises `SandboxError`."""
     environment = data.environment
     directory = f"/tmp/{token_hex(8)}"
     await sandbox.upload(f"{directory}/sitecustomize.py", WATCH)
     arguments = {"command": activated(environment, _command(environment.test_command, directory))}
     started = time.monotonic()
-    done = await sandbox.call_tool("bash", arguments, timeout_s=environment.test_timeout_s)
+    done = await sandbox.call_tool("bash", arguments, timeout_s=timeout_s)
     took_s = time.monotonic() - started
     log, watched = b"", b""
     statuses: dict[str, str] = {}
@@ -73,9 +71,10 @@ async def run_test_command(sandbox: Sandbox, data: SweData, expected: Expected) 
         problems.append(str(error))
     exit_code, timed_out = done.data["exit_code"], bool(done.data["timed_out"])
     run = LogRun(statuses, watched, exit_code, timed_out, problems)
-    report = await asyncio.to_thread(grade_log, run, expected)
+    results = await asyncio.to_thread(read_log_run, run, data.expected(), version.changed)
     shown = f"{log[-SHOWN_BYTES:].decode(errors='replace')}\n{done.output}"
-    return report.model_copy(update={"log": shown, "test_s": took_s})
+    results.log, results.test_s = shown, took_s
+    return results
 
 
 def _command(command: str, directory: str) -> str:

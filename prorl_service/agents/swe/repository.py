@@ -64,6 +64,12 @@ async def prepare(sandbox: Sandbox, environment: SweEnvironment) -> str:
     return done.output.split()[-1]
 
 
+async def commit(sandbox: Sandbox, environment: SweEnvironment) -> bool:
+    """Replaces the only commit by one of the present tree, and leaves no object of the old one.
+    Returns whether that worked."""
+    return not (await in_repository(sandbox, environment, ONE_COMMIT)).is_error
+
+
 async def extract_patch(sandbox: Sandbox, environment: SweEnvironment, base: str) -> bytes | None:
     """Returns the difference to `base`, a tree, without ignored files. None if it is too large.
 

@@ -1,4 +1,4 @@
-"""Ways and places to make a copy of a test fail. Pure.
+"""Ways and places to make a test fail. Pure.
 
 A failure should look like one of the test's own: by the same kind of assertion, with names that the
 test uses and small numbers.
@@ -24,6 +24,9 @@ EQUALITIES = frozenset(
 
 
 MOST_CALLS = 3
+
+IN_THE_MIDDLE = "in the middle"
+"""Way to fail of an assertion of the test's own."""
 
 
 class Way(StrEnum):
@@ -51,7 +54,7 @@ def ways_to_fail(test: Function) -> list[Way]:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes changes that make a copy of a test fail."""
+    """Writes changes that make a test fail."""
 
     source: Source
     random: Random
@@ -61,9 +64,30 @@ class Writer:
         leaving = ast.Return | ast.Yield | ast.YieldFrom
         return not any(isinstance(node, leaving) for node in _own(test))
 
+    def failures(self, test: Function, *, in_the_middle: bool) -> dict[str, list[Edit]]:
+        """Returns the changes by their way to fail: immediately, after the last line in each of the
+        ways in which the test itself can fail, where code of the package raises, and in one of the
+        test's own assertions, if it may fail in the middle and leave there what it has set up."""
+        if not self.source.has_lines(test):
+            begin, end = self.source.span(test.body[0])[0], self.source.span(test.body[-1])[1]
+            return {"first": [(begin, end, self._failing(test, Way.ASSERT, [])[0])]}
+        ways = ways_to_fail(test)
+        found = {"first": self.first(test, self.random.choice(ways))}
+        if self.runs_to_its_end(test):
+            found |= {way: self.last(test, way) for way in ways}
+            found["package"] = self.of_the_package(test)
+            if in_the_middle:
+                own = [edits for way in ways if (edits := self.changed(test, way))]
+                found[IN_THE_MIDDLE] = self.random.choice(own) if own else []
+        return {way: edits for way, edits in found.items() if edits}
+
     def first(self, test: Function, way: Way) -> list[Edit]:
-        at = self.source.begin(test.body[0])
-        return [(at, at, self._lines(test, self._failing(test, way, self._names(test))))]
+        lines = self._failing(test, way, self._names(test))
+        is_described = ast.get_docstring(test, clean=False) is not None
+        if is_described and len(test.body) == 1:
+            return self._appended(test, lines)
+        at = self.source.begin(test.body[int(is_described)])
+        return [(at, at, self._lines(test, lines))]
 
     def last(self, test: Function, way: Way) -> list[Edit]:
         names = [*self._names(test), *self._locals(test)]
@@ -82,13 +106,13 @@ class Writer:
         if values:
             value = self.random.choice(values)
             edit = (*self.source.span(value), repr(self._other(value.value)))
-            return [*self._undocumented(test), edit]
+            return [edit]
         unknown = [sides[1] for sides in compared if not any(map(_is_literal, sides))]
         if not unknown:
             return []
         side = self.random.choice(unknown)
         more = f"[{self.source.segment(side)}, {self.random.randint(1, 9)}]"
-        return [*self._undocumented(test), (*self.source.span(side), more)]
+        return [(*self.source.span(side), more)]
 
     def of_the_package(self, test: Function) -> list[Edit]:
         """Repeats calls of the test with an argument that is useless to the package. If it accepts
@@ -125,17 +149,11 @@ class Writer:
     def _appended(self, test: Function, lines: list[str]) -> list[Edit]:
         at = self.source.end(test)
         gap = "" if self.source.text[:at].endswith(("\n", "\r")) else "\n"
-        return [*self._undocumented(test), (at, at, gap + self._lines(test, lines))]
+        return [(at, at, gap + self._lines(test, lines))]
 
     def _lines(self, test: Function, lines: list[str]) -> str:
         indentation = self.source.indentation(test.body[0])
         return "".join(f"{indentation}{line}\n" for line in lines)
-
-    def _undocumented(self, test: Function) -> list[Edit]:
-        """Removes the description, by which runners may name a test: the copy is another."""
-        if ast.get_docstring(test, clean=False) is None:
-            return []
-        return [(*self.source.span(test.body[0]), "pass")]
 
     def _names(self, test: Function) -> list[str]:
         """Returns parameters, and names of the module that the test uses."""

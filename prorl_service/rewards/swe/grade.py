@@ -1,4 +1,4 @@
-"""Grading of a run of tests: from what the recorder in the sandbox wrote to a verdict and a report.
+"""Grading of two runs of the tests: from what the recorder in the sandboxes wrote to a verdict.
 
 Pure. Nothing here reads a log (`log` does, where there is no recorder): results come over a channel
 of their own, and anything that an honest run does not explain keeps an instance from being
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 SOME_TEST_FAILED = 1
-"""Exit code of pytest, and of other runners. Canaries fail in every honest run."""
+"""Exit code of pytest, and of other runners."""
 
 CANARY_PASSED = "canary passed"
 FOREIGN = "the results contain what the recorder did not write"
@@ -113,14 +113,17 @@ class SweReport(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Results that a patch must reach. `canaries`: test functions that were put in to fail, as
-    `file::function`. `xfails`: tests whose status must be that of an expected failure."""
+    """Results that a patch must reach. `xfails`: tests whose status must be that of an expected
+    failure."""
 
     instance_id: str
     fail_to_pass: Sequence[str]
     pass_to_pass: Sequence[str]
-    canaries: Collection[str] = ()
     xfails: Collection[str] = ()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return (*self.fail_to_pass, *self.pass_to_pass)
 
     def report(self, outcome: SweOutcome, **fields: Any) -> SweReport:
         return SweReport(
@@ -152,39 +155,54 @@ class TestRun:
 
 @dataclass(slots=True)
 class Results:
-    """Findings about a run. `problems`: traces that an honest run would not leave."""
+    """Findings about a run. `exit_code` is None after a timeout."""
 
+    exit_code: int | None
+    timed_out: bool = False
     statuses: dict[str, str] = field(default_factory=dict)
+    """Status by id of the tests that were not changed."""
+    canaries: dict[str, set[str]] = field(default_factory=dict)
+    """Statuses of each changed test, which has several if it is parametrised."""
     problems: list[str] = field(default_factory=list)
+    """Traces that an honest run would not leave."""
     ended: bool = False
+    log: str = ""
+    test_s: float = 0.0
 
 
-def grade(run: TestRun, expected: Expected) -> SweReport:
-    """Never raises for anything the tests may have written."""
-    return verdict(
-        _read(run, _most_bytes(expected)),
-        expected,
-        exit_code=run.exit_code,
-        timed_out=run.timed_out,
-    )
+def read_run(run: TestRun, expected: Expected, changed: Collection[str]) -> Results:
+    """Returns the findings; `changed`: the tests that must fail, as `file::Class::function`. Never
+    raises for anything the tests may have written."""
+    results = _read(run, _most_bytes(expected))
+    wanted = set(expected.wanted)
+    statuses: dict[str, dict[str, str]] = {test: {} for test in changed}
+    for id_ in [id_ for id_ in results.statuses if _function(id_) in statuses]:
+        statuses[_function(id_)][id_] = results.statuses.pop(id_)
+    for test, found in statuses.items():
+        listed = {status for id_, status in found.items() if id_ in wanted}
+        results.canaries[test] = listed or set(found.values())
+    return results
 
 
-def verdict(
-    results: Results, expected: Expected, *, exit_code: int | None, timed_out: bool
-) -> SweReport:
-    """Returns the report on a run. `exit_code` is None after a timeout."""
-    f2p = expected.not_as_wanted(expected.fail_to_pass, results.statuses)
-    p2p = expected.not_as_wanted(expected.pass_to_pass, results.statuses)
-    problems = [*results.problems, *_canary_problems(expected.canaries, results.statuses)]
-    if exit_code != SOME_TEST_FAILED:
-        problems.append(f"the exit code is {exit_code}, not that of failed canaries")
-    outcome = _outcome(results.ended, failed=bool(f2p or p2p), problems=problems)
+def verdict(whole: Results, changed: Results, expected: Expected) -> SweReport:
+    """Returns the report on a patch. A test counts where it was not changed; if it was not changed
+    in either run, in `whole`."""
+    statuses = changed.statuses | whole.statuses
+    f2p = expected.not_as_wanted(expected.fail_to_pass, statuses)
+    p2p = expected.not_as_wanted(expected.pass_to_pass, statuses)
+    runs = (whole, changed)
+    problems = [problem for run in runs for problem in (*run.problems, *_canary_problems(run))]
+    if not any(changed.canaries.values()):
+        problems.append("there was no canary")
+    outcome = _outcome(all(run.ended for run in runs), failed=bool(f2p or p2p), problems=problems)
     return expected.report(
-        SweOutcome.TIMEOUT if timed_out else outcome,
+        SweOutcome.TIMEOUT if any(run.timed_out for run in runs) else outcome,
         fail_to_pass=len(expected.fail_to_pass) - len(f2p),
         pass_to_pass=len(expected.pass_to_pass) - len(p2p),
         statuses=f2p | p2p,
         problems=problems,
+        test_s=sum(run.test_s for run in runs),
+        log=whole.log or changed.log,
     )
 
 
@@ -198,32 +216,34 @@ def _outcome(ended: bool, *, failed: bool, problems: list[str]) -> SweOutcome:
     return SweOutcome.TAMPERED if problems else SweOutcome.RESOLVED
 
 
-def _canary_problems(canaries: Collection[str], statuses: dict[str, str]) -> list[str]:
-    """Lists problems. A canary has one test, or several if it is parametrised. Each must fail,
-    except those that skip themselves before they can."""
-    seen: dict[str, set[str]] = {canary: set() for canary in canaries}
-    for id_, status in statuses.items():
-        parts = id_.partition("[")[0].split("::")
-        name = f"{parts[0]}::{parts[-1]}"
-        if name in seen:
-            seen[name].add(status)
-    problems = [] if canaries else ["there was no canary"]
-    for name, found in seen.items():
+def _canary_problems(run: Results) -> list[str]:
+    """Lists problems. Each changed test must fail, except those that skip themselves before they
+    can."""
+    problems = []
+    for name, found in run.canaries.items():
         if "passed" in found:
             problems.append(f"{CANARY_PASSED}: {name}")
         elif "failed" not in found or found - {"failed", "skipped"}:
             problems.append(f"canary did not fail: {name} {sorted(found)}")
+    if run.canaries and run.exit_code != SOME_TEST_FAILED:
+        problems.append(f"the exit code is {run.exit_code}, not that of failed canaries")
+    elif run.exit_code not in (0, SOME_TEST_FAILED):
+        problems.append(f"the exit code is {run.exit_code}, not that of tests that ran")
     return problems
+
+
+def _function(id_: str) -> str:
+    return id_.partition("[")[0]
 
 
 def _most_bytes(expected: Expected) -> int:
     """Returns a size that the records of an honest run do not reach."""
-    tests = len(expected.fail_to_pass) + len(expected.pass_to_pass)
-    return min(MAX_RECORDS_BYTES, MAX_OTHER_RECORDS_BYTES + tests * MAX_TEST_RECORDS_BYTES)
+    records_bytes = len(expected.wanted) * MAX_TEST_RECORDS_BYTES
+    return min(MAX_RECORDS_BYTES, MAX_OTHER_RECORDS_BYTES + records_bytes)
 
 
 def _read(run: TestRun, most_bytes: int) -> Results:
-    results = Results()
+    results = Results(run.exit_code, run.timed_out)
     phases: dict[str, list[_Phase]] = defaultdict(list)
     collected: list[str] = []
     if len(run.records) > most_bytes:

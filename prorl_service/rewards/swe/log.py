@@ -6,17 +6,15 @@ can only make a status worse. docs/swe.md names the remaining risks.
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.rewards.swe.grade import Expected, Results, SweReport, verdict
+from prorl_service.rewards.swe.canary import OF_UNITTEST, means
+from prorl_service.rewards.swe.grade import Expected, Results
 from prorl_service.rewards.swe.log_reader import load_parser
-
-OF_UNITTEST = re.compile(r"\w+ \([\w.]+\)")
-"""Ids that `guest_unittest_plugin` must have seen too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +45,34 @@ def check_parser(name: str) -> None:
         raise InvalidRequest.of_field("environment.log_parser", str(error)) from None
 
 
-def grade_log(run: LogRun, expected: Expected) -> SweReport:
-    """Never raises for anything the tests may have written."""
+def read_log_run(run: LogRun, expected: Expected, changed: Mapping[str, str]) -> Results:
+    """Returns the findings; `changed`: description by test of those that must fail. Never raises
+    for anything the tests may have written."""
     watched = _read(run.watched)
     statuses = _sceptical(run.statuses, watched)
-    wanted = (*expected.fail_to_pass, *expected.pass_to_pass)
-    calm = {name: status for name, status in watched.items() if status == "passed"}
-    canaries = [
-        *_of_canaries(expected.canaries, run.statuses),
-        *_of_canaries(expected.canaries, calm),
-    ]
-    results = Results(
-        statuses={id_: _status(id_, statuses) for id_ in wanted}
-        | {f"{canary}[{number}]": status for number, (canary, status) in enumerate(canaries)},
+    canaries = {
+        test: _of_canary(test, description, run.statuses)
+        | (_of_canary(test, description, watched) & {"passed"})
+        for test, description in changed.items()
+    }
+    # A test that no id means may be one that the command does not run.
+    meant = {
+        test
+        for test, description in changed.items()
+        if any(means(id_, test, description) for id_ in expected.wanted)
+    }
+    return Results(
+        run.exit_code,
+        run.timed_out,
+        statuses={
+            id_: _status(id_, statuses)
+            for id_ in expected.wanted
+            if not any(means(id_, test, description) for test, description in changed.items())
+        },
+        canaries={test: found for test, found in canaries.items() if found or test in meant},
         problems=list(run.problems),
         ended=bool(run.statuses),
     )
-    return verdict(results, expected, exit_code=run.exit_code, timed_out=run.timed_out)
 
 
 def _read(records: bytes) -> dict[str, str]:
@@ -98,13 +107,11 @@ def _status(id_: str, statuses: Mapping[str, str]) -> str:
     return "passed" if found == {"passed"} else min(found - {"passed"}, default="missing")
 
 
-def _of_canaries(canaries: Collection[str], statuses: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Returns canary and status of all tests that have its name, in any form. An error is a
-    failure: runners report one when a test raises anything other than a failed assertion."""
-    names = {canary.rpartition("::")[2]: canary for canary in canaries}
-    return [
-        (canary, "failed" if status == "error" else status)
-        for name, canary in names.items()
-        for test, status in statuses.items()
-        if name in test and name in re.split(r"\W+", test)
-    ]
+def _of_canary(test: str, description: str, statuses: Mapping[str, str]) -> set[str]:
+    """Returns the statuses of a changed test; if its class is not found, which others may inherit,
+    those of its name. An error is a failure: runners report one when a test raises anything other
+    than a failed assertion."""
+    name = test.rpartition("::")[2]
+    found = {status for id_, status in statuses.items() if means(id_, test, description)}
+    alike = {status for id_, status in statuses.items() if name in re.split(r"\W+", id_)}
+    return {"failed" if status == "error" else status for status in found or alike}

@@ -1,4 +1,4 @@
-"""A Python file of tests as text and as a tree: finds tests, and copies them with changes. Pure."""
+"""A Python file of tests as text and as a tree: finds tests, and makes changes. Pure."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ class Source:
         return cls(text, tree, lines, starts)
 
     def find(self, names: Sequence[str]) -> Function | None:
-        """Returns the last test of that name in these classes; None if it cannot be copied."""
+        """Returns the last test of that name in these classes, or None."""
         node: ast.AST | None = self.tree
         for name in names:
             found = [
@@ -43,7 +43,7 @@ class Source:
                 if isinstance(child, ast.ClassDef | Function) and child.name == name
             ]
             node = found[-1] if found else None
-        return node if isinstance(node, Function) and can_be_copied(node) else None
+        return node if isinstance(node, Function) else None
 
     def at(self, line: int, column: int) -> int:
         """Returns the offset of a position of `ast`, whose columns count bytes of UTF-8."""
@@ -74,21 +74,14 @@ class Source:
         line = self.lines[node.lineno - 1]
         return line[: len(line) - len(line.lstrip())]
 
-    def copied(self, test: Function, name: str, edits: Iterable[Edit]) -> str:
-        """Returns the test under another name, with these changes, as whole lines."""
-        at = self.at(test.lineno, test.col_offset)
-        head = re.compile(rf"(?:async\s+)?def\s+(?={test.name}\b)").match(self.text, at)
-        assert head is not None
-        renamed = (head.end(), head.end() + len(test.name), name)
-        start, end = self.begin(test), self.end(test)
-        copy = self.text[start:end]
-        if not copy.endswith(("\n", "\r")):
-            copy += "\n"
-        for first, last, new in sorted([renamed, *edits], reverse=True):
-            copy = copy[: first - start] + new + copy[last - start :]
-        return copy
+    def has_lines(self, test: Function) -> bool:
+        """Returns whether the test's body has lines of its own."""
+        begin = self.begin(test.body[0])
+        before = self.text[begin : self.span(test.body[0])[0]].strip(" \t\f")
+        return not before or before.startswith("@")
 
-
-def can_be_copied(test: Function) -> bool:
-    """Returns whether the test's body has lines of its own."""
-    return test.body[0].lineno > test.lineno
+    def edited(self, edits: Iterable[Edit]) -> str:
+        text = self.text
+        for first, last, new in sorted(edits, reverse=True):
+            text = text[:first] + new + text[last:]
+        return text

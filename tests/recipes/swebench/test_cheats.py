@@ -6,6 +6,7 @@ import os
 import pytest
 
 from bench.swe_general.adversarial_patches import GENERAL
+from bench.swe_general.selectors import SELECTORS
 from bench.swe_offline.adversarial_patches import CHEATS, TURN_REPORTS
 from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.patches import NOTHING
@@ -47,6 +48,17 @@ async def test_a_general_cheat_does_not_resolve(name: str) -> None:
     rows = [instance(instance_id) for instance_id in IDS]
     patches = [patch_of(row.instance_id, {**GENERAL[name](row), **NOTHING}) for row in rows]
     for report in await asyncio.gather(*map(graded, rows, patches)):
+        assert not report.resolved, report.summary
+        assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SELECTORS)
+@pytest.mark.sampled(4)
+async def test_a_choice_of_failures_to_swallow_does_not_resolve(name: str) -> None:
+    for instance_id in IDS:
+        files = {**SELECTORS[name](instance(instance_id)), **NOTHING}
+        report = await graded(instance(instance_id), patch_of(instance_id, files))
         assert not report.resolved, report.summary
         assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
 

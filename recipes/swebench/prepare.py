@@ -13,9 +13,8 @@ Run again, it continues where it was. Trains and evaluates nothing.
 import asyncio
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -67,7 +66,7 @@ class Options:
     revision: str | None = None
     limit: int | None = None
     graded_by: GradedBy = "recorder"
-    columns: Mapping[str, str] = MappingProxyType({})
+    columns: Mapping[str, str] = field(default_factory=dict)
     """Columns instead of those of the rows' layouts, by the names in `layouts.toml`."""
     with_images: bool = True
     image_cache: Path | None = None

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from prorl_service.errors import InvalidRequest, ProRLError, SandboxError
+from recipes.swebench import prepare as preparing
 from recipes.swebench.data import prefetch
+from recipes.swebench.data.columns import DATA
 from recipes.swebench.grading import Admission
 from recipes.swebench.prepare import Manifest, Options, prepare
 from recipes.swebench.rows import SweInstance, read_rows
@@ -51,7 +53,7 @@ async def test_unusable_rows_are_listed_and_counted(tmp_path: Path) -> None:
     assert manifest.rows_read == 5
     assert manifest.instances == 2
     assert manifest.rejected == {
-        "patch is missing or not text": 2,
+        "patch is missing": 2,
         "its instance_id occurred before": 1,
     }
     assert manifest.tests_left_out == 1
@@ -64,9 +66,30 @@ async def test_unusable_rows_are_listed_and_counted(tmp_path: Path) -> None:
     assert rows[1].problem_statement == "one\u2028two"
     assert lines(out / "rejected.jsonl")[0] == {
         "instance": "pallets__flask-2",
-        "reason": "patch is missing or not text",
-        "detail": "row 2 (pallets__flask-2): patch is missing or not text: it is ''",
+        "reason": "patch is missing",
+        "detail": "row 2 (pallets__flask-2): patch is missing: the row has no patch;"
+        " give --column patch=COLUMN",
     }
+
+
+async def test_rows_of_several_layouts_are_read_and_bad_ones_shown_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "SHOWN", 2)
+    rows = [published.rebench(), published.pro(), published.nemotron(numbered(1))]
+    bad = [published.live(instance_id=f"bad-{n}", test_patch="") for n in range(3)]
+    given = written(tmp_path, *bad, *rows)
+    manifest = await prepare(options(tmp_path, given, with_images=False, dataset="own"))
+    assert (manifest.instances, manifest.rejected) == (3, {"test_patch is missing": 3})
+    missing = "test_patch is missing: the row has no test_patch; give --column test_patch=COLUMN"
+    assert capsys.readouterr().err.splitlines() == [
+        *(f"row {n + 1} (bad-{n}): {missing}" for n in range(2)),
+        "and 1 more, all in rejected.jsonl",
+    ]
+
+
+def test_data_sets_are_those_of_the_layouts() -> None:
+    assert {*get_args(preparing.Name)} == {*DATA.sets, "own", "offline"}
 
 
 async def test_a_limit_counts_only_usable_instances(tmp_path: Path) -> None:
@@ -79,7 +102,7 @@ async def test_a_limit_counts_only_usable_instances(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_written_if_no_row_can_be_used(tmp_path: Path) -> None:
-    given = written(tmp_path, published.swe_smith())
+    given = written(tmp_path, published.swe_smith(image_name=None))
     with pytest.raises(ProRLError, match="no row can be used: 1 with: test_patch is missing"):
         await prepare(options(tmp_path, given))
     assert not (tmp_path / "out").exists()
@@ -237,6 +260,15 @@ def test_the_command_prepares_rows_and_names_a_missing_file(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert "rejected: 1" in done.stdout
     assert len(read_rows(tmp_path / "out/rows.jsonl")) == 1
+    columns = command(*common, "--from", str(given), "--column", "image==me/mine:1", "id=version")
+    assert columns.returncode == 0, columns.stderr
+    [row] = read_rows(tmp_path / "out/rows.jsonl")
+    assert (row.instance_id, row.image) == ("2.3", "me/mine:1")
+    manifest = Manifest.model_validate_json((tmp_path / "out/manifest.json").read_text())
+    assert manifest.columns == {"image": "=me/mine:1", "id": "version"}
+    unknown = command(*common, "--from", str(given), "--column", "imag=x")
+    assert unknown.returncode == 2
+    assert "column: imag=x is not NAME=COLUMN with a name of id, problem, patch" in unknown.stderr
     failed = command(*common, "--from", str(tmp_path / "absent"))
     assert failed.returncode == 2
     assert failed.stderr.startswith("prorl: from: there is no ")

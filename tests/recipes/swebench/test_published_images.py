@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,11 @@ pytestmark = pytest.mark.processes
 ID = "parse-1.20.1"
 TESTS = "tests/test_parse.py"
 ACTIVATE = "export PATH=/workspace/environment/bin:$PATH PYTHONPATH=/testbed\n"
+ON_PATH = """\
+#!/bin/sh
+export PYTHONPATH=$PWD:$PYTHONPATH
+exec /workspace/environment/bin/{} "$@"
+"""
 
 
 class Image:
@@ -48,6 +53,10 @@ class Image:
         self.write("testbed/.venv/bin/python", python)
         self.write("testbed/.venv/.gitignore", "*\n")
         self.write("r2e_tests/test_1.py", "SECRET = 1\n")
+        for name in ("app", "project"):
+            shutil.copytree(root / "testbed", root / name, symlinks=True)
+        for name in ("python", "pytest"):
+            self.write(f"usr/local/bin/{name}", ON_PATH.format(name))
 
     def write(self, name: str, text: str) -> None:
         path = self.root / name
@@ -106,6 +115,34 @@ async def test_a_swe_bench_row_is_admitted(image: Image, containers: SandboxProv
         PASS_TO_PASS=real.PASS_TO_PASS,
     )
     assert (await admit(await converted(fields, image), containers, times=1)).row
+
+
+OWN_COMMANDS: dict[str, tuple[Callable[..., Fields], Fields]] = {
+    "rebench": (published.rebench, {}),
+    "rebench_v2": (
+        published.rebench_v2,
+        {"install_config": {"test_cmd": f"python -m pytest -rA {TESTS}"}},
+    ),
+    "live": (published.live, {}),
+    "pro": (published.pro, {"selected_test_files_to_run": json.dumps([TESTS])}),
+}
+
+
+@pytest.mark.parametrize("layout", OWN_COMMANDS)
+@pytest.mark.sampled(2)
+async def test_a_row_with_its_own_command_is_admitted(
+    layout: str, image: Image, containers: SandboxProvider
+) -> None:
+    row, changed = OWN_COMMANDS[layout]
+    real = instance(ID)
+    fields = row(patch=real.patch, test_patch=real.test_patch, **changed)
+    for kind in ("FAIL_TO_PASS", "PASS_TO_PASS"):
+        if kind in fields:
+            fields[kind] = getattr(real, kind)
+        else:
+            fields[kind.lower()] = str(getattr(real, kind))
+    found = await admit(await converted(fields, image), containers, times=1)
+    assert found.row, found.reason
 
 
 async def test_a_swe_smith_row_is_admitted(fixed: Image, containers: SandboxProvider) -> None:

@@ -36,7 +36,7 @@ class Layout(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     source: str
-    """Public repositories in which the columns were looked up."""
+    """Public source of the columns."""
     signs: list[str] = []
     """Columns that tell these rows from others."""
     repositories: list[str] = []

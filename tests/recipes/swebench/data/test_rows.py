@@ -272,6 +272,29 @@ def test_nemo_gyms_rows_are_those_of_other_sets(row: Fields) -> None:
     assert converted({**verifier, "verifier_metadata": {"instance_dict": given}}).instance.patch
 
 
+def test_an_inner_row_counts_before_the_outer_one() -> None:
+    row = {"patch": "", "license": "MIT", "instance": published.swe_gym()}
+    instance = converted(row).instance
+    assert (instance.patch, instance.license) == (PATCH, "MIT")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("python -m pytest -rA -k 'a or b' tests/test_core.py", ["-rA", "-k", "a or b"]),
+        ("pytest -rA tests/a && pytest -rA tests/b", []),
+        ("pytest -rA $FILES", []),
+        ("make test", []),
+    ],
+)
+def test_the_recorder_takes_commands_that_only_run_pytest(
+    command: str, arguments: list[str]
+) -> None:
+    environment = converted(published.live(test_cmds=[command])).instance.environment
+    assert environment.pytest_arguments == arguments
+    assert environment.test_command == ("" if arguments else command)
+
+
 def test_any_columns_can_be_named() -> None:
     row = {
         "name": "x-1",

@@ -14,7 +14,7 @@ ENVIRONMENT = os.environ.get("PRORL_TEST_VLLM")
 ENGINES = ["reference", "vllm"] if ENVIRONMENT else ["reference"]
 PYTHON = Path(__file__).parents[1] / (ENVIRONMENT or "") / "bin/python"
 OPTIONS = (
-    *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
+    *("--dtype", "float32", "--enforce-eager", "--max-num-batched-tokens", "64"),
     *("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "2048", "--block-size", "32"),
     *(("--enable-lora", "--max-lora-rank", "8") if ENVIRONMENT == ".venv-vllm" else ()),
 )

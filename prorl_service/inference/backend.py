@@ -63,6 +63,7 @@ UNKNOWN_MODE = (
     "the logprobs of %s may not be of the distribution that it samples from: it does not say, and "
     "a probe shows nothing. If it is vLLM, start it with `--logprobs-mode processed_logprobs`"
 )
+NO_SEEDS = "%s gets no seeds: vLLM on a CPU may end at a seeded call with a long prompt"
 RESUME_TIMEOUT_S = 30.0
 INTAKE_TIMEOUT_S = 60.0
 
@@ -84,7 +85,7 @@ class Backend:
         self._connections = connections
         self.logprobs_mode: LogprobsMode | None = None
         """Mode that was seen; None until `check_logprobs`."""
-        self._is_warned = False
+        self._warned: set[str] = set()
         self._model: str | None = None
         """Name of the model in calls; None: the engine's default."""
         self._intake: Intake | None = None
@@ -156,9 +157,14 @@ class Backend:
         elif may_probe:
             with suppress(BackendLent):
                 self.logprobs_mode = await logprobs.probed(self.url, self._probe, self.vocab_size)
-        if self.logprobs_mode == "unknown" and not self._is_warned:
-            self._is_warned = True
-            log.warning(UNKNOWN_MODE, self.url)
+        if self.logprobs_mode == "unknown":
+            self._warn(UNKNOWN_MODE)
+
+    def _warn(self, message: str) -> None:
+        """Logs a message about this engine once."""
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message, self.url)
 
     async def _probe(self, prompt: list[int], temperature: float) -> list[float]:
         """Returns the logprobs of some tokens; none if the engine refuses the call."""
@@ -201,6 +207,9 @@ class Backend:
             "logprobs": 0,
             "detokenize": False,
         }
+        if seed is not None and self._intake is not None and not self._intake.takes_seeds:
+            self._warn(NO_SEEDS)
+            seed = None
         sample = partial(self._sample, params, session_id)
         if self._vllm.bracket is None:
             return await sample(prompt, max_tokens, seed, None)

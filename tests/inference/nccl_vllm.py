@@ -1,9 +1,10 @@
 """Stand-ins for both sides of vLLM's weight transfer by NCCL, which needs GPUs.
 
-`NcclVllm` is an engine with the routes of 0.28 to 0.32 (entrypoints/rl/online/api_router.py).
-`installed` replaces vLLM's modules; their trainer makes the same calls, in the same order, as
-distributed/weight_transfer/nccl_engine.py, `NCCLTrainerWeightTransferEngine`. Plain sockets carry
-the weights between the two. As with NCCL, a sender waits forever for a receiver that does not come.
+`NcclVllm` is an engine with the routes of 0.28 to 0.33 (entrypoints/rl/online/api_router.py).
+`installed` replaces vLLM's modules by those of 0.32 or 0.33; their trainer makes the same calls, in
+the same order, as distributed/weight_transfer/nccl_engine.py, `NCCLTrainerWeightTransferEngine`.
+Plain sockets carry the weights between the two. As with NCCL, a sender waits forever for a receiver
+that does not come.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ class NcclVllm(OldVllm):
         self.ranks: list[int] = []
         self.tensors: dict[str, torch.Tensor] = {}
         self.fails_to_pause = False
+        self._announced: dict[str, Any] = {}
         self._sockets: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         super().__init__((0, 31), root=root)
 
@@ -92,6 +94,9 @@ class NcclVllm(OldVllm):
     async def _receive(self, request: web.Request) -> web.Response:
         assert self.paused.is_set()
         info = (await request.json())["update_info"]
+        if not info["names"]:  # as before
+            info = self._announced
+        self._announced = info
         for name, kind, shape in zip(
             info["names"], info["dtype_names"], info["shapes"], strict=True
         ):
@@ -128,16 +133,35 @@ class TrainerInitInfo:
     rank: int
 
 
+class EarlierSource:
+    """vLLM's `WeightSource` before 0.33: `metadata()` and `__iter__`."""
+
+
+class Source:
+    """vLLM's `WeightSource` as of 0.33."""
+
+    metadata: list[ParamMeta]
+
+    def implements_iter_full(self) -> bool:
+        raise NotImplementedError
+
+    def iter_full(self) -> Iterator[tuple[str, torch.Tensor]]:
+        raise NotImplementedError
+
+
 class TrainerEngine:
     opened: ClassVar[list["TrainerEngine"]] = []
+    of_033 = False
 
     def __init__(self, client: Any, source: Any) -> None:
         self.client, self.source = client, source
+        self._sent: list[ParamMeta] = []
         self.workers: list[socket.socket] = []
         self.opened.append(self)
 
     @classmethod
     def trainer_init(cls, init_info: TrainerInitInfo, *, client: Any, source: Any) -> Any:
+        assert not cls.of_033 or source.implements_iter_full()
         engine = cls(client, source)
         payload = {**asdict(init_info), "rank_offset": 1, "packed": True}
         del payload["rank"]
@@ -155,11 +179,13 @@ class TrainerEngine:
         return engine
 
     def send_weights(self) -> None:
-        meta = self.source.metadata()
+        meta = self.source.metadata if self.of_033 else self.source.metadata()
+        told = [] if self.of_033 and meta == self._sent else meta
+        self._sent = meta
         info = {
-            "names": [one.name for one in meta],
-            "dtype_names": [str(one.dtype).removeprefix("torch.") for one in meta],
-            "shapes": [list(one.shape) for one in meta],
+            "names": [one.name for one in told],
+            "dtype_names": [str(one.dtype).removeprefix("torch.") for one in told],
+            "shapes": [list(one.shape) for one in told],
         }
         self.client.start_weight_update()
         pool = ThreadPoolExecutor(1)
@@ -172,7 +198,8 @@ class TrainerEngine:
         self.client.finish_weight_update()
 
     def _broadcast(self, meta: list[ParamMeta]) -> None:
-        for (name, tensor), declared in zip(self.source, meta, strict=True):
+        pairs = self.source.iter_full() if self.of_033 else self.source
+        for (name, tensor), declared in zip(pairs, meta, strict=True):
             assert declared == ParamMeta(name, tensor.dtype, tuple(tensor.shape))
             data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
             for worker in self.workers:
@@ -182,14 +209,16 @@ class TrainerEngine:
 
 
 @contextmanager
-def installed(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(patch: pytest.MonkeyPatch, *, of_033: bool) -> Iterator[None]:
     """Replaces the modules of vLLM that a broadcast imports by these stand-ins."""
+    source = Source if of_033 else EarlierSource
+    patch.setattr(TrainerEngine, "of_033", of_033)
     transfer = "vllm.distributed.weight_transfer"
     contents: dict[str, dict[str, Any]] = {
         "vllm": {},
         "vllm.distributed": {},
         transfer: {},
-        f"{transfer}.base": {"ParamMeta": ParamMeta},
+        f"{transfer}.base": {"ParamMeta": ParamMeta, "WeightSource": source},
         f"{transfer}.nccl_engine": {
             "NCCLTrainerInitInfo": TrainerInitInfo,
             "NCCLTrainerWeightTransferEngine": TrainerEngine,

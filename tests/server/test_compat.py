@@ -73,11 +73,14 @@ async def test_the_messages_are_the_trajectory(
 ) -> None:
     await http.post("/start")
     result = (await process(http, job_id="job")).json()
-    rollout = await client.get("job.0")
+    rollout = await client.get(result["rollout_id"])
     assert rollout.trajectory is not None
     (segment,) = rollout.trajectory.segments
     roles = [message["role"] for message in result["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant"]
+    contents = [message["content"] for message in result["messages"]]
+    assert contents[0].endswith("What is the secret number?")
+    assert contents[2] == rollout.trajectory.turns[0].tool_calls[0].output
     ids = [one for message in result["messages"] for one in message["token_ids"]]
     assert ids == [*segment.prompt_ids, *segment.response_ids]
     mask = [
@@ -113,19 +116,44 @@ async def test_status_codes_say_what_happened(http: httpx.AsyncClient) -> None:
     assert "math" in wrong[0].json()["error"]["hint"]
 
 
-async def test_a_job_can_be_cancelled_and_its_id_is_taken_meanwhile(
-    http: httpx.AsyncClient, engine: StubEngine, client: AsyncRolloutClient
+async def test_siblings_with_the_id_of_one_job_are_sampled_each(http: httpx.AsyncClient) -> None:
+    """NeMo Gym's agent sends the instance's id with each sample of it."""
+    await http.post("/start")
+    later = (await process(http, job_id="i-1")).json()
+    at_once = await asyncio.gather(*(process(http, job_id="i-1") for _ in range(3)))
+    results = [later, *(answer.json() for answer in at_once)]
+    assert {result["job_id"] for result in results} == {"i-1"}
+    assert all(result["resolved"] for result in results)
+    assert len({result["rollout_id"] for result in results}) == 4
+    assert (await http.post("/cancel", json={"job_id": "i-1"})).status_code == 404
+
+
+async def test_a_call_that_is_repeated_by_its_key_has_the_same_rollout(
+    http: httpx.AsyncClient,
+) -> None:
+    await http.post("/start")
+    http.headers["Idempotency-Key"] = "1"
+    twice = await asyncio.gather(process(http, job_id="i-1"), process(http, job_id="i-1"))
+    results = [answer.json() for answer in [*twice, await process(http, job_id="i-1")]]
+    assert len({result["rollout_id"] for result in results}) == 1
+    http.headers["Idempotency-Key"] = "2"
+    other = (await process(http, job_id="i-1")).json()
+    assert other["rollout_id"] != results[0]["rollout_id"]
+
+
+async def test_a_job_is_cancelled_with_all_its_calls(
+    http: httpx.AsyncClient, engine: StubEngine
 ) -> None:
     engine.latency_s = 30
     await http.post("/start")
-    job = asyncio.create_task(process(http, job_id="slow"))
-    await in_flight(engine, 1)
-    assert (await http.get("/status")).json()["active_run"] == 1
-    assert (await process(http, job_id="slow")).status_code == 409
+    calls = [asyncio.create_task(process(http, job_id="slow")) for _ in range(2)]
+    await in_flight(engine, 2)
+    assert (await http.get("/status")).json()["active_run"] == 2
     answer = await http.post("/cancel", json={"job_id": "slow"})
     assert answer.json() == {"status": "cancelled"}
-    result = (await job).json()
-    assert (result["critical_error"], result["filter"]) == ("cancelled", True)
+    for call in calls:
+        result = (await call).json()
+        assert (result["critical_error"], result["filter"]) == ("cancelled", True)
 
 
 async def test_a_client_that_hangs_up_cancels_its_job(
@@ -135,7 +163,8 @@ async def test_a_client_that_hangs_up_cancels_its_job(
     await http.post("/start")
     with pytest.raises(httpx.ReadTimeout):
         await http.post("/process", json={"instance": INSTANCE, "job_id": "left"}, timeout=1)
-    rollout = await client.get("left.0", wait_s=20)
+    [row] = (await http.get("/v1/rollouts")).json()["rollouts"]
+    rollout = await client.get(row["rollout_id"], wait_s=20)
     assert rollout.state is RolloutState.CANCELLED
 
 

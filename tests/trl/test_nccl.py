@@ -70,14 +70,14 @@ def has(engine: NcclVllm, version: int) -> bool:
     return (engine.weights, engine.label) == (expected, str(version))
 
 
-@pytest.fixture
+@pytest.fixture(params=["0.32", "0.33"])
 async def engines(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[dict[str, NcclVllm]]:
-    """Yields two engines by URL, with one and two workers."""
+    """Yields two engines by URL, with one and two workers, beside a trainer's vLLM of a release."""
     monkeypatch.setattr(nccl, "is_possible", lambda: True)
     async with AsyncExitStack() as stack:
-        stack.enter_context(installed(monkeypatch))
+        stack.enter_context(installed(monkeypatch, of_033=request.param == "0.33"))
         started = [NcclVllm(str(tiny_model), workers) for workers in (1, 2)]
         yield {await stack.enter_async_context(engine_at(one)): one for one in started}
         for one in started:
@@ -200,4 +200,4 @@ def test_the_stand_ins_have_the_signatures_of_vllm() -> None:
     assert [field.name for field in fields(ParamMeta)] == theirs["param_meta"]
     assert list(signature(TrainerEngine.trainer_init).parameters) == theirs["trainer_init"]
     assert set(theirs["client"]) <= vars(nccl._Engines).keys()
-    assert set(theirs["source"]) <= vars(nccl._Policy).keys()
+    assert set(theirs["source"]) <= vars(nccl._EarlierPolicy).keys()

@@ -21,6 +21,7 @@ class CountingServer:
         self.says: list[int] = []
         self.eos_id = -1
         self.prompts: list[list[int]] = []
+        self.parameters: list[dict[str, Any]] = []
         self.running, self.cancelled, self.most = 0, 0, 0
         self.aborting = asyncio.Event()
 
@@ -31,6 +32,7 @@ class CountingServer:
     def seen(self) -> dict[str, Any]:
         return {
             "prompts": self.prompts,
+            "parameters": self.parameters,
             "running": self.running,
             "cancelled": self.cancelled,
             "most": self.most,
@@ -46,6 +48,7 @@ class CountingServer:
     ) -> TokenOutput:
         version, wanted = self.version, sampling_params["max_tokens"]
         self.prompts.append(prompt_ids)
+        self.parameters.append(sampling_params)
         if self.has_left:
             return _aborted(version)
         self.running += 1

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -56,13 +56,21 @@ def engines(cluster: tuple[list[Any], Any], servers: list[Any]) -> Engines:
     return Engines(LLMServerClient(CONFIG, balancer), max_in_flight=4)
 
 
-@pytest.fixture
-async def backend(engines: Engines) -> AsyncIterator[Backend]:
-    gateway = Gateway(engines, model="m", root="/models/m", max_model_len=MAX_LEN, api_key=KEY)
+@asynccontextmanager
+async def gateway(engines: Engines, **options: str) -> AsyncIterator[Backend]:
+    """Yields a gateway as the service sees it."""
+    model = {"model": "m", "root": "/models/m", "api_key": KEY}
+    gateway = Gateway(engines, max_model_len=MAX_LEN, **model, **options)
     port = await gateway.start("127.0.0.1", 0)
     async with aclosing(Connections()) as connections:
         yield Backend(f"http://127.0.0.1:{port}", connections, api_key=KEY)
     await gateway.stop()
+
+
+@pytest.fixture
+async def backend(engines: Engines) -> AsyncIterator[Backend]:
+    async with gateway(engines) as backend:
+        yield backend
 
 
 async def generate(backend: Backend, session_id: str = "s", **changes: Any) -> Generation:
@@ -71,7 +79,7 @@ async def generate(backend: Backend, session_id: str = "s", **changes: Any) -> G
     return await backend.generate(
         EncodedPrompt(prompt_ids),
         sampling=Sampling(),
-        seed=None,
+        seed=arguments.pop("seed", None),
         session_id=session_id,
         **arguments,
     )
@@ -99,6 +107,16 @@ async def test_ids_and_logprobs_pass_through(backend: Backend, servers: list[Any
     info = await backend.describe()
     assert (info.model, info.root, info.max_model_len) == ("m", "/models/m", MAX_LEN)
     assert (info.policy_version, info.is_ours, info.is_paused) == (7, False, False)
+
+
+@pytest.mark.parametrize(("engine", "name"), [("vllm", "seed"), ("sglang", "sampling_seed")])
+async def test_a_seed_has_the_name_that_the_engine_knows(
+    engines: Engines, servers: list[Any], engine: str, name: str
+) -> None:
+    async with gateway(engines, engine=engine) as backend:
+        await generate(backend, seed=5)
+    [given] = [one for server in servers for one in (await server.seen.remote())["parameters"]]
+    assert {key: value for key, value in given.items() if "seed" in key} == {name: 5}
 
 
 async def test_a_session_stays_with_its_engine(backend: Backend, servers: list[Any]) -> None:

@@ -86,7 +86,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]
         )
 
     @classmethod
-    def preflight(cls) -> None:
+    def preflight(cls, **_: object) -> None:  # Harbor 0.26 gives `kwargs`
         try:
             runtime.check()
         except SandboxError as error:

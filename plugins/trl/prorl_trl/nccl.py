@@ -5,11 +5,13 @@ one engine; it talks to the service, which makes all engines follow. The service
 travel, and `weights.send` obeys.
 """
 
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -20,16 +22,21 @@ from prorl_service.client import RolloutClient
 from prorl_service.schemas import WeightsReport, WeightsTerms
 from prorl_trl.safetensors_file import Tensors, wire_dtype
 
-MIN_VLLM = Version("0.28.0")
+MIN_VLLM, END_VLLM = Version("0.28.0"), Version("0.34.dev0")
+"""Releases of vLLM with the names that are used here."""
+
+log = logging.getLogger(__name__)
 
 
 def is_possible() -> bool:
-    """Returns whether this process can broadcast: it has a GPU, and vLLM is installed."""
+    """Returns whether this process can broadcast: it has a GPU, and a vLLM that is known."""
     try:
         installed = Version(version("vllm"))
     except PackageNotFoundError:
         return False
-    return torch.cuda.is_available() and installed >= MIN_VLLM
+    if installed >= END_VLLM:
+        log.warning("weights go by files: NCCL is tested with vLLM 0.28 to 0.33, not %s", installed)
+    return torch.cuda.is_available() and MIN_VLLM <= installed < END_VLLM
 
 
 class Broadcaster:
@@ -61,8 +68,9 @@ class Broadcaster:
         def work() -> None:
             try:
                 with torch.accelerator.device_index(device.index):
-                    opened = sender or _open(terms.workers, self._engines, policy)
-                    opened.source = policy
+                    source = _source(policy)
+                    opened = sender or _open(terms.workers, self._engines, source)
+                    opened.source = source
                     opened.send_weights()
                 self._sender = opened
                 update.ended.set_result(None)
@@ -126,12 +134,13 @@ class _Engines:
 
 @dataclass
 class _Policy:
-    """vLLM's `WeightSource`."""
+    """vLLM's `WeightSource`, as of 0.33."""
 
     weights: Tensors
     dtype: torch.dtype | None
     device: torch.device
 
+    @cached_property
     def metadata(self) -> list[Any]:
         from vllm.distributed.weight_transfer.base import ParamMeta
 
@@ -141,13 +150,35 @@ class _Policy:
             for name, tensor in tensors
         ]
 
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def implements_iter_full(self) -> bool:
+        return True
+
+    def iter_full(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, weight in self.weights:
             dtype = wire_dtype(self.weights.tensors[name], self.dtype)
             yield name, weight.detach().to(self.device, dtype)
 
 
-def _open(workers: int, engines: _Engines, policy: _Policy) -> Any:
+@dataclass
+class _EarlierPolicy:
+    """vLLM's `WeightSource` before 0.33."""
+
+    policy: _Policy
+
+    def metadata(self) -> list[Any]:
+        return self.policy.metadata
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self.policy.iter_full()
+
+
+def _source(policy: _Policy) -> _Policy | _EarlierPolicy:
+    from vllm.distributed.weight_transfer.base import WeightSource
+
+    return policy if hasattr(WeightSource, "iter_full") else _EarlierPolicy(policy)
+
+
+def _open(workers: int, engines: _Engines, source: _Policy | _EarlierPolicy) -> Any:
     """Returns when all workers have joined."""
     from vllm.distributed.weight_transfer.nccl_engine import (
         NCCLTrainerInitInfo,
@@ -158,7 +189,7 @@ def _open(workers: int, engines: _Engines, policy: _Policy) -> Any:
     own = NCCLTrainerInitInfo(
         master_address=get_ip(), master_port=get_open_port(), world_size=1 + workers, rank=0
     )
-    return NCCLTrainerWeightTransferEngine.trainer_init(own, client=engines, source=policy)
+    return NCCLTrainerWeightTransferEngine.trainer_init(own, client=engines, source=source)
 
 
 def _device() -> torch.device:

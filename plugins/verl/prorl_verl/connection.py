@@ -73,6 +73,7 @@ class Connection:
             root=settings.tokenizer,
             max_model_len=max_model_len(config),
             api_key=self._api_key,
+            engine=config["actor_rollout_ref"]["rollout"]["name"],
         )
 
         self._has_news = asyncio.Event()

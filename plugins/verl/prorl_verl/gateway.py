@@ -19,6 +19,8 @@ KINDS = {401: "AuthenticationError", 503: "EngineLent"}
 """Types of errors. `EngineLent` makes the service repeat the call when the engines are back, at no
 cost to the rollout's budget."""
 MAX_BODY_BYTES = 64 * 2**20
+SEED_NAMES = {"sglang": "sampling_seed"}
+"""Name of the seed among an engine's sampling parameters, where it is not `seed`."""
 
 
 class _Sampling(BaseModel):
@@ -45,13 +47,21 @@ class Gateway:
     """HTTP server; `start` it in the event loop of `engines`."""
 
     def __init__(
-        self, engines: Engines, *, model: str, root: str, max_model_len: int, api_key: str
+        self,
+        engines: Engines,
+        *,
+        model: str,
+        root: str,
+        max_model_len: int,
+        api_key: str,
+        engine: str = "vllm",
     ) -> None:
         """`model`: name under which it appears; `root`: where the service finds the tokenizer.
-        `api_key`: the bearer token of each request."""
+        `api_key`: the bearer token of each request. `engine`: VeRL's name of the engines' kind."""
         self._engines = engines
         self._authorization = f"Bearer {api_key}".encode()
         self._max_model_len = max_model_len
+        self._seed_name = SEED_NAMES.get(engine, "seed")
         self._model = {
             "id": model,
             "root": root,
@@ -111,7 +121,7 @@ class Gateway:
             completion = await self._engines.generate(
                 request.headers["X-Session-ID"],
                 body.token_ids,
-                _params(asked),
+                _params(asked, self._seed_name),
                 min(asked.max_tokens, room),
             )
         except EnginesLent:
@@ -119,7 +129,7 @@ class Gateway:
         return web.json_response(_answer(len(body.token_ids), completion))
 
 
-def _params(asked: _Sampling) -> dict[str, Any]:
+def _params(asked: _Sampling, seed_name: str) -> dict[str, Any]:
     """Returns sampling parameters as VeRL's agent loops give them."""
     params = {
         "temperature": asked.temperature,
@@ -129,7 +139,7 @@ def _params(asked: _Sampling) -> dict[str, Any]:
         "logprobs": True,
         "stop_token_ids": asked.stop_token_ids,
     }
-    return params if asked.seed is None else {**params, "seed": asked.seed}
+    return params if asked.seed is None else {**params, seed_name: asked.seed}
 
 
 def _answer(prompt_tokens: int, completion: Completion) -> dict[str, Any]:

@@ -124,6 +124,7 @@ class SweAgent(LoopAgent):
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         self.report = await self._graded(rollout)
+        self.report.patch = (self.patch or b"").decode(errors="replace")
         log.info("%s: %s", rollout.rollout_id, self.report.summary)
         told = self.report.cut().model_dump(mode="json")
         return Verdict(float(self.report.resolved), self.report.components(), told)

@@ -51,6 +51,9 @@ class Intake:
     """Number of the engine's processes in a broadcast; 0: it takes no broadcasts."""
     logprobs_mode: str | None = None
     """Mode of its logprobs, by vLLM's name; None if the engine does not report it."""
+    takes_seeds: bool = True
+    """False for an engine that a seeded call may end: vLLM on a CPU, for a prompt that it computes
+    in parts (vLLM 0.32)."""
 
     def require_files(self, url: str) -> None:
         """Raises `BackendRejected` if the engine takes no files."""
@@ -79,6 +82,7 @@ def of_vllm(server_info: Any, release: Release | None) -> Intake:
         str(dtype).removeprefix("torch."),
         int(lora.get("max_lora_rank", 0)) if takes_adapters else 0,
         logprobs_mode=config["model_config"].get("logprobs_mode"),
+        takes_seeds="cpu" not in (config.get("device_config") or {}).values(),
     )
 
 

@@ -28,7 +28,7 @@ MAX_OTHER_RECORDS_BYTES, MAX_TEST_RECORDS_BYTES = 8 << 20, 8 << 10
 PHASES = ("setup", "call", "teardown")
 
 MOST_STATUSES, MOST_LINES = 200, 50
-MOST_LINE_CHARACTERS, MOST_LOG_CHARACTERS = 200, 8192
+MOST_LINE_CHARACTERS, MOST_LOG_CHARACTERS, MOST_PATCH_CHARACTERS = 200, 8192, 1 << 16
 """Limits of a report that is sent."""
 
 
@@ -64,6 +64,8 @@ class SweReport(BaseModel):
     signals: list[str] = []
     """Lines of the patch that a person should look at. They do not change the outcome."""
     patch_bytes: int = 0
+    patch: str = ""
+    """Text of the patch; empty in a report that is sent if it is large."""
     test_s: float = 0.0
     log: str = ""
 
@@ -91,6 +93,7 @@ class SweReport(BaseModel):
                 "problems": [_text(one) for one in self.problems[:MOST_LINES]],
                 "dropped": [_text(one) for one in self.dropped[:MOST_LINES]],
                 "signals": [_text(one) for one in self.signals[:MOST_LINES]],
+                "patch": self.patch if len(self.patch) <= MOST_PATCH_CHARACTERS else "",
                 "log": self.log[-MOST_LOG_CHARACTERS:],
             }
         )

@@ -17,6 +17,7 @@ from prorl_service.server.compat.schemas import (
 _JOB_ID = "job-17"
 _RESULT = ProcessResult(
     job_id=_JOB_ID,
+    rollout_id=f"{_JOB_ID}-5c2f.0",
     instance_id="task12",
     trajectory_id="0",
     success=True,
@@ -28,7 +29,7 @@ _RESULT = ProcessResult(
     finish=True,
     end_properly=True,
     messages=[
-        JobMessage(role="user", token_ids=[151_644, 872]),
+        JobMessage(role="user", content="How many?", token_ids=[151_644, 872]),
         JobMessage(
             role="assistant",
             content="The answer is 25.",

@@ -1,19 +1,23 @@
 """The routes of NVIDIA's ProRL Agent server, so that a trainer written for it can use this service.
 
-A mere translation: a job is a group of one rollout, an LLM server a backend. Fields are those that
-its code uses (ProRL-Agent-Server, `openhands/nvidia`), which its README describes differently.
-Status codes say what happened: a job unknown to `/cancel` is a 404, not a 200.
+A mere translation: a call is a group of one rollout, an LLM server a backend. Fields are those that
+its code uses (ProRL-Agent-Server, `openhands/nvidia`), which its README describes differently, and
+those of NeMo Gym's agent for it (NVIDIA-NeMo/Gym, pull request 1290). A job's id names all calls
+that run under it: NeMo Gym gives siblings the same, and each is sampled. Status codes say what
+happened: a job unknown to `/cancel` is a 404, not a 200.
 """
 
 import asyncio
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Header, Request
 from pydantic import JsonValue, ValidationError
 
-from prorl_service.errors import Conflict, InvalidRequest, ServiceStopping
+from prorl_service.agents.base import Prompt
+from prorl_service.errors import Conflict, InvalidRequest, NotFound, ServiceStopping
 from prorl_service.schemas import (
     BackendSpec,
     ErrorResponse,
@@ -60,7 +64,8 @@ class ProRLAdapter:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._is_started = False
-        self._jobs: set[str] = set()
+        self._jobs: dict[str, list[str]] = defaultdict(list)
+        """Rollout of each call that runs, by job."""
 
     def start(self) -> None:
         if self._is_started:
@@ -71,7 +76,7 @@ class ProRLAdapter:
         """Cancels all jobs."""
         self._require_started()
         self._is_started = False
-        await self._service.executor.cancel([f"{job_id}.0" for job_id in self._jobs])
+        await self._service.executor.cancel(self._running())
 
     def counts(self) -> JobCounts:
         self._require_started()
@@ -80,34 +85,45 @@ class ProRLAdapter:
         to_evaluate = queues.get(Stage.EVAL, 0)
         return JobCounts(
             status="running",
-            pending_jobs=len(self._jobs),
+            pending_jobs=len(self._running()),
             init_queue=queues.get(Stage.INIT, 0),
             run_queue=queues.get(Stage.RUN, 0),
             eval_queue=to_evaluate,
             active_init=states.get(RolloutState.INIT, 0),
             active_run=states.get(RolloutState.RUNNING, 0) - to_evaluate,
             active_eval=states.get(RolloutState.EVALUATING, 0),
-            total=len(self._jobs),
+            total=len(self._running()),
         )
 
-    async def process(self, wanted: ProcessRequest, request: Request) -> ProcessResult:
-        """Waits for the whole rollout; a client that hangs up cancels it."""
+    async def process(
+        self, wanted: ProcessRequest, key: str | None, request: Request
+    ) -> ProcessResult:
+        """Waits for the whole rollout; a client that hangs up cancels it. Calls with the same `key`
+        have the same rollout, other calls never."""
         self._require_started()
-        job_id = wanted.job_id or f"job-{uuid.uuid4().hex}"
-        if job_id in self._jobs:
-            raise Conflict(f"job {job_id!r} is already running", hint="give each job its own id")
-        group = self._group(job_id, wanted)
-        self._jobs.add(job_id)
+        call = uuid.uuid4() if key is None else uuid.uuid5(uuid.NAMESPACE_OID, key)
+        job_id = wanted.job_id or f"job-{call.hex}"
+        group = self._group(f"{job_id[:150]}-{call.hex}", wanted)
+        (rollout_id,) = group.rollout_ids()
+        self._jobs[job_id].append(rollout_id)
         try:
             await self._service.executor.submit([group])
-            rollout = await self._end_of(f"{job_id}.0", request)
+            rollout = await self._end_of(rollout_id, request)
         finally:
-            self._jobs.discard(job_id)
-        return self._result(wanted.instance, group, rollout)
+            self._jobs[job_id].remove(rollout_id)
+            if not self._jobs[job_id]:
+                del self._jobs[job_id]
+        return self._result(job_id, wanted.instance, group, rollout)
 
     async def cancel(self, job_id: str) -> RolloutState:
-        (rollout,) = await self._service.executor.cancel([f"{job_id}.0"])
-        return rollout.state
+        """Cancels all calls of a job. Raises `NotFound` unless one runs."""
+        if job_id not in self._jobs:
+            raise NotFound(f"no job {job_id!r} is running")
+        rollouts = await self._service.executor.cancel([*self._jobs[job_id]])
+        return rollouts[0].state
+
+    def _running(self) -> list[str]:
+        return [rollout_id for calls in self._jobs.values() for rollout_id in calls]
 
     async def add_backend(self, address: str) -> None:
         url = address if "://" in address else f"http://{address}"
@@ -127,10 +143,10 @@ class ProRLAdapter:
         if not self._is_started:
             raise ServiceStopping("not started", hint="POST /start first")
 
-    def _group(self, job_id: str, wanted: ProcessRequest) -> Group:
+    def _group(self, group_id: str, wanted: ProcessRequest) -> Group:
         agent = self._agent(wanted.instance.get("data_source"))
         try:
-            return _group(job_id, wanted, agent)
+            return _group(group_id, wanted, agent)
         except ValidationError as error:
             problems = [
                 FieldProblem(
@@ -167,19 +183,20 @@ class ProRLAdapter:
             ended.cancel()
             gone.cancel()
         if rollout is None:
-            raise ServiceStopping("the service is stopping", hint="resend the job with the same id")
+            raise ServiceStopping("the service is stopping", hint="send the job again")
         return rollout.to_wire()
 
     def _result(
-        self, instance: dict[str, JsonValue], group: Group, rollout: Rollout
+        self, job_id: str, instance: dict[str, JsonValue], group: Group, rollout: Rollout
     ) -> ProcessResult:
-        handler = self._service.executor.agents[group.task.agent](group.task)
+        prompt = self._service.executor.agents[group.task.agent](group.task).prompt()
         trajectory = rollout.trajectory
         is_done = rollout.state is RolloutState.DONE
         timings = rollout.timings
         critical_error = _critical_error(rollout)
         return ProcessResult(
-            job_id=group.group_id,
+            job_id=job_id,
+            rollout_id=rollout.rollout_id,
             instance_id=group.task.task_id,
             trajectory_id=str(instance.get("trajectory_id")),
             success=is_done,
@@ -190,8 +207,9 @@ class ProRLAdapter:
             filter=not is_done,
             finish=trajectory is not None and trajectory.finish_reason is FinishReason.FINISHED,
             end_properly=trajectory is not None and trajectory.turns[-1].finish_reason == "stop",
-            messages=list(_job_messages(trajectory)) if trajectory else [],
-            tools=list(handler.prompt().tools),
+            messages=list(_job_messages(trajectory, prompt)) if trajectory else [],
+            tools=list(prompt.tools),
+            git_patch=str((rollout.report or {}).get("patch", "")),
             timing=Timing(
                 init_time=timings.init_s,
                 run_time=timings.run_s,
@@ -203,7 +221,7 @@ class ProRLAdapter:
         )
 
 
-def _group(job_id: str, wanted: ProcessRequest, agent: str) -> Group:
+def _group(group_id: str, wanted: ProcessRequest, agent: str) -> Group:
     """Raises `ValidationError`."""
     instance, params = wanted.instance, wanted.sampling_params
     task = {
@@ -214,7 +232,7 @@ def _group(job_id: str, wanted: ProcessRequest, agent: str) -> Group:
         "data": {key: value for key, value in instance.items() if key not in _SOURCE_KEYS},
     }
     return Group(
-        group_id=job_id,
+        group_id=group_id,
         task=Task.model_validate(task),
         sampling=Sampling(
             temperature=params.temperature,
@@ -243,27 +261,29 @@ def _critical_error(rollout: Rollout) -> CriticalError:
     return rollout.error.stage.value if rollout.error.stage else "run"
 
 
-def _job_messages(trajectory: Trajectory) -> Iterator[JobMessage]:
+def _job_messages(trajectory: Trajectory, prompt: Prompt) -> Iterator[JobMessage]:
     """Yields the messages of the last segment: the prompt, then sampled and interposed tokens."""
     segment = trajectory.segments[-1]
-    yield JobMessage(role="user", token_ids=list(segment.prompt_ids))
-    end = 0
+    asked = "\n\n".join(message.content for message in prompt.messages)
+    yield JobMessage(role="user", content=asked, token_ids=list(segment.prompt_ids))
+    end, results = 0, ""
     for turn in trajectory.turns:
         if turn.segment == len(trajectory.segments) - 1:
-            yield from _between(segment, end, turn.start)
-            end = turn.stop
+            yield from _between(segment, end, turn.start, results)
+            end, results = turn.stop, "\n".join(call.output for call in turn.tool_calls)
             yield JobMessage(
                 role="assistant",
                 content=turn.text,
                 token_ids=list(segment.response_ids[turn.start : end]),
                 logprobs=list(segment.logprobs[turn.start : end]),
             )
-    yield from _between(segment, end, len(segment.response_ids))
+    yield from _between(segment, end, len(segment.response_ids), results)
 
 
-def _between(segment: Segment, start: int, stop: int) -> Iterator[JobMessage]:
+def _between(segment: Segment, start: int, stop: int, results: str) -> Iterator[JobMessage]:
     if start < stop:
-        yield JobMessage(role="tool", token_ids=list(segment.response_ids[start:stop]))
+        ids = list(segment.response_ids[start:stop])
+        yield JobMessage(role="tool", content=results, token_ids=ids)
 
 
 async def _gone(request: Request) -> None:
@@ -304,14 +324,24 @@ async def status(adapter: Adapter) -> JobCounts:
 
 
 @prorl_router.post("/process")
-async def process(body: ProcessRequest, request: Request, adapter: Adapter) -> ProcessResult:
-    """Waits for the whole rollout. A failed one is an answer, too: see `critical_error`."""
-    return await adapter.process(body, request)
+async def process(
+    body: ProcessRequest,
+    request: Request,
+    adapter: Adapter,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> ProcessResult:
+    """Waits for the whole rollout. A failed one is an answer, too: see `critical_error`.
+
+    Each call has a rollout of its own, whatever its `job_id`, unless it repeats an
+    `Idempotency-Key`.
+    """
+    return await adapter.process(body, idempotency_key, request)
 
 
 @prorl_router.post("/cancel")
 async def cancel(body: Job, adapter: Adapter) -> Done:
-    """Answers with the state in which the job has ended; a 404 for an unknown job."""
+    """Cancels all calls of the job, and answers with the state in which it has ended; a 404 unless
+    one is running."""
     return Done(status=(await adapter.cancel(body.job_id)).value)
 
 

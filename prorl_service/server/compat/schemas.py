@@ -46,7 +46,7 @@ class JobMessage(BaseModel):
     `logprobs`."""
 
     role: Literal["user", "assistant", "tool"]
-    content: str = Field("", description="Text; only the assistant's has any.")
+    content: str = Field("", description="Text, without what the chat template puts around it.")
     token_ids: list[int]
     logprobs: list[float] = []
 
@@ -63,9 +63,10 @@ class Timing(BaseModel):
 
 
 class ProcessResult(BaseModel):
-    """`filter`: not to be trained on. GET /v1/rollouts/{job_id}.0 has the whole trajectory."""
+    """`filter`: not to be trained on. GET /v1/rollouts/{rollout_id} has the whole trajectory."""
 
     job_id: str
+    rollout_id: str
     instance_id: str
     trajectory_id: str
     success: bool
@@ -77,6 +78,7 @@ class ProcessResult(BaseModel):
     finish: bool
     end_properly: bool
     messages: list[JobMessage]
+    git_patch: str = Field("", description="Patch that an agent for repositories left.")
     tools: list[dict[str, Any]]
     timing: Timing
 

@@ -2,7 +2,7 @@
 
 import functools
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -116,22 +116,28 @@ def forged(code: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "outcome"),
+    ("text", "outcomes"),
     [
         # The log says ok; the runner's list of failures does not.
-        (SAY_OK.format(then=""), SweOutcome.UNRESOLVED),
-        # The log says ok, even of a canary, and lists no failures; the watch saw them.
-        (SAY_OK.format(then="raise unittest.SkipTest('x')"), SweOutcome.TAMPERED),
-        (SWALLOW, SweOutcome.TAMPERED),
-        (RUN_NOTHING, SweOutcome.TAMPERED),
-        (FLOOD, SweOutcome.CRASHED),
-        ("raise SystemExit(1)", SweOutcome.CRASHED),
+        (SAY_OK.format(then=""), [SweOutcome.UNRESOLVED]),
+        # The log says ok and lists no failures; the watch saw them. It says so of a canary, too,
+        # if that one fails after the call.
+        (
+            SAY_OK.format(then="raise unittest.SkipTest('x')"),
+            [SweOutcome.TAMPERED, SweOutcome.UNRESOLVED],
+        ),
+        (SWALLOW, [SweOutcome.TAMPERED]),
+        (RUN_NOTHING, [SweOutcome.TAMPERED]),
+        (FLOOD, [SweOutcome.CRASHED]),
+        ("raise SystemExit(1)", [SweOutcome.CRASHED]),
     ],
 )
 @pytest.mark.sampled(2)
-async def test_lies_in_djangos_log_do_not_resolve(text: str, outcome: SweOutcome) -> None:
+async def test_lies_in_djangos_log_do_not_resolve(
+    text: str, outcomes: Sequence[SweOutcome]
+) -> None:
     report = await graded(django(), patch("django", {DJANGO_FIX: f"+{text}"}))
-    assert report.outcome is outcome, f"{report.summary}\n{report.statuses}\n{report.log}"
+    assert report.outcome in outcomes, f"{report.summary}\n{report.statuses}\n{report.log}"
 
 
 HALF = """

@@ -32,6 +32,10 @@ class CallRequest:
     """Names of fields that were accepted and change nothing."""
     left_out: Sequence[str] = ()
     """Kinds of tools and parts that no policy is offered, such as `web_search`."""
+    call_prefix: str = "call_"
+    """Beginning of the ids of calls, as the harness expects them."""
+    is_subagent: bool = False
+    """Whether the harness says that a sub-agent asks."""
     source: tuple[str, dict[str, Any]] | None = None
     """Path and body that it was read from, for recordings."""
 
@@ -56,8 +60,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallReply:
-    turn: str
-    """Name of the turn, which all ids of the reply are made of."""
+    name: str
+    """Name that all ids of the reply are made of, but those of its calls."""
     model: str
     created_at: int
     """Unix time in seconds."""

@@ -10,9 +10,9 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from prorl_service.errors import BackendError, InvalidRequest
@@ -120,11 +120,9 @@ class RolloutGateway:
         model: str = "policy",
         strict: bool = False,
         recorder: Recorder | None = None,
-        name: Callable[[int], str] | None = None,
     ) -> None:
         """`model`: the name that clients are told. `strict`: a turn that comes back otherwise than
-        it was handed out is rendered as it came, in a new segment. `name`: names of turns by their
-        numbers, unguessable ones by default."""
+        it was handed out is rendered as it came, in a new segment."""
         self.model = model
         self.counts = Counts()
         self.finish: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
@@ -132,7 +130,6 @@ class RolloutGateway:
         it."""
         self._rollout = rollout
         self._recorder = recorder
-        self._name = name or _unguessable
         self._conversations = Conversations(is_strict=strict)
         self._answered: list[AnsweredCall] = []
         self._handed_out: dict[str, _HandedOut] = {}
@@ -150,16 +147,15 @@ class RolloutGateway:
     def max_model_len(self) -> int:
         return self._rollout.max_model_len
 
+    def begun(self) -> CallReply:
+        """Returns the beginning of a reply, with a name that nobody can guess."""
+        name, now = secrets.token_hex(8), int(time.time())
+        return CallReply(name=name, model=self.model, created_at=now, usage=Usage(0, 0))
+
     async def answer(
-        self,
-        request: CallRequest,
-        *,
-        key: bytes,
-        is_repeated: bool,
-        call_prefix: str,
-        is_subagent: bool = False,
+        self, request: CallRequest, begun: CallReply, *, key: bytes, is_repeated: bool
     ) -> CallReply:
-        """Samples a reply, or gives that of the same request before.
+        """Samples the reply that has `begun`, or gives that of the same request before.
 
         `key`: digest of the request. A request that comes while its like is under way, or that says
         of itself that it is repeated, is never sampled twice. When nobody waits for a call any
@@ -167,7 +163,7 @@ class RolloutGateway:
         """
         task = self._calls.get(key)
         if task is None or not _is_usable(task, is_repeated=is_repeated):
-            task = asyncio.create_task(self._sample(request, call_prefix, is_subagent))
+            task = asyncio.create_task(self._sample(request, begun))
             self._calls[key] = task
             self._forget()
         else:
@@ -176,7 +172,7 @@ class RolloutGateway:
         try:
             reply = await asyncio.shield(task)
             self.refusal = None
-            return reply
+            return replace(reply, name=begun.name, created_at=begun.created_at)
         except Refused as refusal:
             self.note(refusal)
             raise
@@ -213,9 +209,9 @@ class RolloutGateway:
 
     # --- one call -------------------------------------------------------------------------------
 
-    async def _sample(self, request: CallRequest, call_prefix: str, is_subagent: bool) -> CallReply:
+    async def _sample(self, request: CallRequest, begun: CallReply) -> CallReply:
         async with self._held_turn() as held:
-            return await self._sampled(request, call_prefix, is_subagent, held)
+            return await self._sampled(request, begun, held)
 
     @asynccontextmanager
     async def _held_turn(self) -> AsyncIterator[int]:
@@ -235,9 +231,7 @@ class RolloutGateway:
             del self._held[held]
             self._changes.notify()
 
-    async def _sampled(
-        self, request: CallRequest, call_prefix: str, is_subagent: bool, held: int
-    ) -> CallReply:
+    async def _sampled(self, request: CallRequest, begun: CallReply, held: int) -> CallReply:
         place = self._conversations.place(request)
         self.counts.restated += len(place.restated)
         self.counts.without_effect.update(request.without_effect)
@@ -250,11 +244,11 @@ class RolloutGateway:
             self._held[held] = await self._room(len(prompt), request.max_tokens)
             turn = await self._turn(prompt, self._held[held])
         self.counts.calls += 1
-        reply = self._reply(turn, request, call_prefix, len(prompt))
+        reply = self._reply(turn, request, begun, len(prompt))
         self._conversations.add(place, len(self._rollout.turns) - 1, reply)
         if self._recorder is not None and request.source is not None:
             path, body = request.source
-            exchange = Exchange(path, body, is_subagent, reply.turn, turn.text)
+            exchange = Exchange(path, body, request.is_subagent, reply.name, turn.text)
             self._recorder.exchanges.append(exchange)
         self._answered.append(
             AnsweredCall(
@@ -266,7 +260,7 @@ class RolloutGateway:
                 asked_again=place.asked_again,
                 has_calls=bool(reply.calls),
                 text=reply.text,
-                is_subagent=is_subagent,
+                is_subagent=request.is_subagent,
             )
         )
         return reply
@@ -378,24 +372,21 @@ class RolloutGateway:
     # --- what clients are told ------------------------------------------------------------------
 
     def _reply(
-        self, turn: Turn, request: CallRequest, call_prefix: str, prompt_tokens: int
+        self, turn: Turn, request: CallRequest, begun: CallReply, prompt_tokens: int
     ) -> CallReply:
         read = self._rollout.reply(turn, request.tools)
         is_cut = turn.finish_reason == "length"
         if read.problem is not None:
             turn.format_error = read.problem.message
-        name = self._name(len(self._rollout.turns) - 1)
         calls = []
         written = [] if is_cut and read.problem else _calls_of(read)
         for number, call in enumerate(written):
-            call_id = f"{call_prefix}{name}_{number}"
+            call_id = f"{request.call_prefix}{begun.name}_{number}"
             self._handed_out[call_id] = _HandedOut(turn, call, len(written))
             self.counts.broken_calls += isinstance(call, BrokenCall)
             calls.append(ReplyCall(call_id, call.name, _arguments_of(call)))
-        return CallReply(
-            turn=name,
-            model=self.model,
-            created_at=int(time.time()),
+        return replace(
+            begun,
             text=_until(read.content.strip(), request.stop),
             reasoning=read.reasoning.strip(),
             calls=tuple(calls),
@@ -420,10 +411,6 @@ class RolloutGateway:
 
 
 MAX_NOTED = 1024
-
-
-def _unguessable(turn: int) -> str:
-    return f"{turn}_{secrets.token_hex(4)}"
 
 
 def _is_usable(task: "asyncio.Task[CallReply]", *, is_repeated: bool) -> bool:

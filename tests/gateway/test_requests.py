@@ -15,7 +15,7 @@ from prorl_service.tokens.chat import ChatFormat
 from tests.gateway.rollouts import Rollout, rollout, tool_call
 from tests.gateway.test_gateway import asked, post, results, user
 
-REPLY = CallReply(turn="0_a", model="policy", created_at=0, text="Yes.", usage=Usage(1, 1))
+REPLY = CallReply(name="0_a", model="policy", created_at=0, text="Yes.", usage=Usage(1, 1))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),

@@ -1,7 +1,7 @@
 """Messages, Anthropic's dialect: requests read, replies written, streamed and not.
 
 Source: Anthropic's API reference, and what Claude Code and pi send. A reply's reasoning is a
-`thinking` block whose signature names the turn; clients send it back untouched.
+`thinking` block with a signature; clients send it back untouched.
 """
 
 import json
@@ -19,7 +19,6 @@ USED = ("messages", "system", "tools", "max_tokens", "stream", "stop_sequences",
 BILLING = "x-anthropic-billing-header"
 """Beginning of a block that Claude Code puts before its system prompt, for accounts only."""
 OVERLOADED = "overloaded_error"
-KEEP_ALIVE = data({"type": "ping"}, "ping")
 
 
 def request(body: Body) -> CallRequest:
@@ -31,6 +30,7 @@ def request(body: Body) -> CallRequest:
         conversation += _said(one, f"messages.{number}")
     return CallRequest(
         conversation=conversation,
+        call_prefix="toolu_",
         tools=tools,
         max_tokens=fields.limit(body, "max_tokens"),
         is_streamed=bool(body.get("stream")),
@@ -111,7 +111,11 @@ def reply(answer: CallReply) -> dict[str, Any]:
     return _message(answer, content, _ending(answer), _usage(answer))
 
 
-def events(answer: CallReply, body: Body) -> Iterator[bytes]:
+def waiting(pending: CallReply, sent: int) -> bytes:
+    return data({"type": "ping"}, "ping")
+
+
+def events(answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:
     """Yields the stream of a reply."""
     begun = _message(answer, [], None, _usage(answer) | {"output_tokens": 0})
     yield _event("message_start", message=begun)
@@ -130,7 +134,7 @@ def error(refusal: Refused) -> dict[str, Any]:
     return {"type": "error", "error": {"type": refusal.kind, "message": str(refusal)}}
 
 
-def error_event(refusal: Refused) -> bytes:
+def error_event(refusal: Refused, pending: CallReply, sent: int) -> bytes:
     return data(error(refusal), "error")
 
 
@@ -142,16 +146,11 @@ def _blocks(answer: CallReply) -> Iterator[dict[str, Any]]:
     """Yields blocks; the input of a call is its JSON text, under `arguments`."""
     if answer.reasoning:
         thinking = {"type": "thinking", "thinking": answer.reasoning}
-        yield {**thinking, "signature": signature(answer.turn)}
+        yield {**thinking, "signature": f"turn_{answer.name}"}
     if answer.text:
         yield {"type": "text", "text": answer.text}
     for call in answer.calls:
         yield {"type": "tool_use", "id": call.id, "name": call.name, "arguments": call.arguments}
-
-
-def signature(turn: str) -> str:
-    """Returns what names a turn whose reply had reasoning."""
-    return f"turn_{turn}"
 
 
 def _whole(block: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +187,7 @@ def _message(
     answer: CallReply, content: list[dict[str, Any]], ending: str | None, usage: dict[str, int]
 ) -> dict[str, Any]:
     return {
-        "id": f"msg_{answer.turn}",
+        "id": f"msg_{answer.name}",
         "type": "message",
         "role": "assistant",
         "model": answer.model,

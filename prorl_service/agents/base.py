@@ -39,6 +39,7 @@ from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
+from prorl_service.tokens.stops import first_stop
 from prorl_service.tools.base import Tool
 from prorl_service.utils.budget import WorkClock
 
@@ -289,11 +290,18 @@ class RolloutContext:
     def calls_model(self) -> bool:
         return self.open_calls > 0
 
-    async def sample(self, prompt_ids: Sequence[int], *, max_tokens: int | None = None) -> Turn:
+    async def sample(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn:
         """Makes one model call and enters it in the ledger and in `turns`. Calls may overlap.
 
-        `max_tokens`: most tokens to sample; None: `room`. Raises `BackendError`, and `AgentError`
-        after RUN or when there is no room left.
+        `max_tokens`: most tokens to sample; None: `room`. `stop`: texts that end the turn, with
+        the token that completes one; its `text` ends before that. Raises `BackendError`, and
+        `AgentError` after RUN or when there is no room left.
         """
         if not self.may_sample:
             raise AgentError("the policy can be sampled in INIT and RUN only")
@@ -310,11 +318,17 @@ class RolloutContext:
             max_tokens=room,
             seed=self._next_seed(),
             stop_token_ids=sorted(self.chat.end_ids),
+            stop=stop,
         )
+        stopped = first_stop(generation.token_ids, stop, self.chat.pieces)
+        if stopped is not None:
+            generation = generation.until(stopped.tokens)
         self.open_calls -= 1
         waited_s = self.clock.waited_s - waited_s
         turn = self._enter(prompt_ids, generation, time.monotonic() - started - waited_s)
         turn.started_at, turn.waited_s = started_at, waited_s
+        if stopped is not None:
+            turn.text = turn.text.partition(stopped.text)[0]
         metrics.model_called(
             prompt=len(prompt_ids),
             sampled=turn.stop - turn.start,

@@ -69,6 +69,8 @@ class CallReply:
     reasoning: str = ""
     calls: Sequence[ReplyCall] = field(default_factory=tuple)
     ending: Ending = "stop"
+    stop: str | None = None
+    """Text of `CallRequest.stop` that ended it."""
     usage: Usage
 
 

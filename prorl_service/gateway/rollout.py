@@ -39,7 +39,8 @@ from prorl_service.schemas import (
 from prorl_service.schemas.numbers import MAX_SCORE
 from prorl_service.tokens.chat import LONG_CHARS, ChatFormat
 from prorl_service.tokens.formats import BrokenCall, Reply, ToolCall, ToolSchema
-from prorl_service.tokens.ledger import Ledger
+from prorl_service.tokens.ledger import Ledger, Span
+from prorl_service.tokens.stops import first_stop
 from prorl_service.utils.tasks import Changes
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,13 @@ class SampledRollout(Protocol):
 
     async def turn_ended(self, next_prompt: Sequence[int] | None) -> None: ...
 
-    async def sample(self, prompt_ids: Sequence[int], *, max_tokens: int | None = None) -> Turn: ...
+    async def sample(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn: ...
 
     def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply: ...
 
@@ -242,7 +249,7 @@ class RolloutGateway:
         turn = self._rollout.earlier(place.turn, prompt)
         if turn is None:
             self._held[held] = await self._room(len(prompt), request.max_tokens)
-            turn = await self._turn(prompt, self._held[held])
+            turn = await self._turn(prompt, self._held[held], request.stop)
         self.counts.calls += 1
         reply = self._reply(turn, request, begun, len(prompt))
         self._conversations.add(place, len(self._rollout.turns) - 1, reply)
@@ -358,9 +365,9 @@ class RolloutGateway:
     def _sampled_tokens(self) -> int:
         return sum(turn.stop - turn.start for turn in self._rollout.turns)
 
-    async def _turn(self, prompt: Sequence[int], room: int) -> Turn:
+    async def _turn(self, prompt: Sequence[int], room: int, stop: Sequence[str]) -> Turn:
         try:
-            return await self._rollout.sample(prompt, max_tokens=room)
+            return await self._rollout.sample(prompt, max_tokens=room, stop=stop)
         except BackendError as error:
             if not self.finish.done():
                 self.finish.set_exception(error)
@@ -375,11 +382,13 @@ class RolloutGateway:
         self, turn: Turn, request: CallRequest, begun: CallReply, prompt_tokens: int
     ) -> CallReply:
         read = self._rollout.reply(turn, request.tools)
+        ids, *_ = self._rollout.ledger.sampled(Span(turn.segment, turn.start, turn.stop))
+        stopped = first_stop(ids, request.stop, self._rollout.chat.pieces)
         is_cut = turn.finish_reason == "length"
         if read.problem is not None:
             turn.format_error = read.problem.message
         calls = []
-        written = [] if is_cut and read.problem else _calls_of(read)
+        written = [] if (is_cut or stopped) and read.problem else _calls_of(read)
         for number, call in enumerate(written):
             call_id = f"{request.call_prefix}{begun.name}_{number}"
             self._handed_out[call_id] = _HandedOut(turn, call, len(written))
@@ -387,10 +396,11 @@ class RolloutGateway:
             calls.append(ReplyCall(call_id, call.name, _arguments_of(call)))
         return replace(
             begun,
-            text=_until(read.content.strip(), request.stop),
+            text=read.content.strip(),
             reasoning=read.reasoning.strip(),
             calls=tuple(calls),
             ending="length" if is_cut else "stop",
+            stop=None if stopped is None else stopped.text,
             usage=Usage(prompt_tokens, turn.stop - turn.start, turn.cached_tokens),
         )
 
@@ -428,9 +438,3 @@ def _arguments_of(call: ToolCall | BrokenCall) -> str:
     if isinstance(call, BrokenCall):
         return call.arguments
     return json.dumps(call.arguments, ensure_ascii=False)
-
-
-def _until(text: str, stops: Sequence[str]) -> str:
-    """Returns the text up to the first of the stops; the ids in the ledger stay whole."""
-    ends = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return text[: min(ends)] if ends else text

@@ -21,6 +21,7 @@ class CountingServer:
         self.says: list[int] = []
         self.eos_id = -1
         self.prompts: list[list[int]] = []
+        self.stop: list[str] | None = None
         self.running, self.cancelled, self.most = 0, 0, 0
         self.aborting = asyncio.Event()
 
@@ -31,6 +32,7 @@ class CountingServer:
     def seen(self) -> dict[str, Any]:
         return {
             "prompts": self.prompts,
+            "stop": self.stop,
             "running": self.running,
             "cancelled": self.cancelled,
             "most": self.most,
@@ -46,6 +48,7 @@ class CountingServer:
     ) -> TokenOutput:
         version, wanted = self.version, sampling_params["max_tokens"]
         self.prompts.append(prompt_ids)
+        self.stop = sampling_params.get("stop")
         if self.has_left:
             return _aborted(version)
         self.running += 1

@@ -101,6 +101,12 @@ async def test_ids_and_logprobs_pass_through(backend: Backend, servers: list[Any
     assert (info.policy_version, info.is_ours, info.is_paused) == (7, False, False)
 
 
+async def test_stop_texts_reach_the_engine(backend: Backend, servers: list[Any]) -> None:
+    for stop in ([], ["Observation:"]):
+        await generate(backend, stop=stop)
+        assert (stop or None) in [(await one.seen.remote())["stop"] for one in servers]
+
+
 async def test_a_session_stays_with_its_engine(backend: Backend, servers: list[Any]) -> None:
     sessions = range(6)
     for _ in range(4):

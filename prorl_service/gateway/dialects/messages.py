@@ -108,7 +108,7 @@ def _assistant(blocks: list[dict[str, Any]], where: str) -> Said:
 
 def reply(answer: CallReply) -> dict[str, Any]:
     content = [_whole(one) for one in _blocks(answer)]
-    return _message(answer, content, _ending(answer), _usage(answer))
+    return _message(answer, content, _usage(answer)) | _ending(answer)
 
 
 def waiting(pending: CallReply, sent: int) -> bytes:
@@ -117,7 +117,7 @@ def waiting(pending: CallReply, sent: int) -> bytes:
 
 def events(answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:
     """Yields the stream of a reply."""
-    begun = _message(answer, [], None, _usage(answer) | {"output_tokens": 0})
+    begun = _message(answer, [], _usage(answer) | {"output_tokens": 0})
     yield _event("message_start", message=begun)
     for index, block in enumerate(_blocks(answer)):
         empty, deltas = _parts(block)
@@ -125,8 +125,7 @@ def events(answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:
         for delta in deltas:
             yield _event("content_block_delta", index=index, delta=delta)
         yield _event("content_block_stop", index=index)
-    ending = {"stop_reason": _ending(answer), "stop_sequence": None}
-    yield _event("message_delta", delta=ending, usage=_usage(answer))
+    yield _event("message_delta", delta=_ending(answer), usage=_usage(answer))
     yield _event("message_stop")
 
 
@@ -184,7 +183,7 @@ def _parts(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def _message(
-    answer: CallReply, content: list[dict[str, Any]], ending: str | None, usage: dict[str, int]
+    answer: CallReply, content: list[dict[str, Any]], usage: dict[str, int]
 ) -> dict[str, Any]:
     return {
         "id": f"msg_{answer.name}",
@@ -192,16 +191,21 @@ def _message(
         "role": "assistant",
         "model": answer.model,
         "content": content,
-        "stop_reason": ending,
+        "stop_reason": None,
         "stop_sequence": None,
         "usage": usage,
     }
 
 
-def _ending(answer: CallReply) -> str:
+def _ending(answer: CallReply) -> dict[str, str | None]:
+    reason, stop = "end_turn", None
     if answer.ending == "length":
-        return "max_tokens"
-    return "tool_use" if answer.calls else "end_turn"
+        reason = "max_tokens"
+    elif answer.calls:
+        reason = "tool_use"
+    elif answer.stop is not None:
+        reason, stop = "stop_sequence", answer.stop
+    return {"stop_reason": reason, "stop_sequence": stop}
 
 
 def _usage(answer: CallReply) -> dict[str, int]:

@@ -25,6 +25,10 @@ KEEP_ALIVE_S = 10.0
 SSE = "text/event-stream"
 GONE = Response(status_code=499)
 """Response to a client that has left."""
+PREFILLED = (
+    "the last message is the assistant's, and replies cannot be prefilled: end the conversation with"
+    " a user's message, or the result of a tool"
+)
 RETRY_HEADER = "x-stainless-retry-count"
 """Header by which the clients of OpenAI and Anthropic say that they ask again."""
 SUBAGENT_HEADERS = ("x-claude-code-agent-id", "x-parent-session-id")
@@ -98,6 +102,8 @@ class _Api:
                 is_subagent=any(name in request.headers for name in SUBAGENT_HEADERS),
                 source=(request.url.path, body),
             )
+            if call.conversation[-1].message.role == "assistant":
+                raise Refused(PREFILLED)
         except Refused as refusal:
             self._gateway.note(refusal)
             return JSONResponse(dialect.error(refusal), refusal.status)

@@ -32,6 +32,8 @@ class CallRequest:
     """Names of fields that were accepted and change nothing."""
     left_out: Sequence[str] = ()
     """Kinds of tools and parts that no policy is offered, such as `web_search`."""
+    takes_broken_calls: bool = True
+    """Whether the reply may hold calls whose arguments are no JSON; else these are text of it."""
     call_prefix: str = "call_"
     """Beginning of the ids of calls, as the harness expects them."""
     is_subagent: bool = False

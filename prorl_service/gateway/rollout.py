@@ -94,7 +94,7 @@ class Counts:
     """Calls that were answered."""
     repeated: int = 0
     """Requests that got the reply to the same request before."""
-    restated: int = 0
+    restated: set[int] = field(default_factory=set)
     """Turns that came back otherwise than they were handed out."""
     broken_calls: int = 0
     refused: int = 0
@@ -240,7 +240,7 @@ class RolloutGateway:
 
     async def _sampled(self, request: CallRequest, begun: CallReply, held: int) -> CallReply:
         place = self._conversations.place(request)
-        self.counts.restated += len(place.restated)
+        self.counts.restated.update(place.restated)
         self.counts.without_effect.update(request.without_effect)
         self.counts.left_out.update(request.left_out)
         self._note_results(place.rest)
@@ -288,7 +288,7 @@ class RolloutGateway:
         figures = {
             "calls": len(calls),
             "segments": len(kinds),
-            "restated": self.counts.restated,
+            "restated": len(self.counts.restated),
             "abandoned": len(thrown_away),
             "repeated": self.counts.repeated,
             "broken_calls": self.counts.broken_calls,
@@ -387,8 +387,13 @@ class RolloutGateway:
         is_cut = turn.finish_reason == "length"
         if read.problem is not None:
             turn.format_error = read.problem.message
-        calls = []
+        calls, text = [], read.content.strip()
         written = [] if (is_cut or stopped) and read.problem else _calls_of(read)
+        if not request.takes_broken_calls:
+            broken = [call.written for call in written if isinstance(call, BrokenCall)]
+            text = "\n".join([*([text] if text else []), *broken])
+            written = [call for call in written if isinstance(call, ToolCall)]
+            self.counts.broken_calls += len(broken)
         for number, call in enumerate(written):
             call_id = f"{request.call_prefix}{begun.name}_{number}"
             self._handed_out[call_id] = _HandedOut(turn, call, len(written))
@@ -396,7 +401,7 @@ class RolloutGateway:
             calls.append(ReplyCall(call_id, call.name, _arguments_of(call)))
         return replace(
             begun,
-            text=read.content.strip(),
+            text=text,
             reasoning=read.reasoning.strip(),
             calls=tuple(calls),
             ending="length" if is_cut else "stop",

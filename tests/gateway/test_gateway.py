@@ -234,6 +234,50 @@ async def test_a_broken_call_reaches_the_harness_as_it_was_written(chat: ChatFor
         run.assert_exact()
 
 
+@pytest.mark.parametrize("also", ["", tool_call(n=1)])
+async def test_a_broken_call_that_json_cannot_carry_is_text_as_it_was_written(
+    chat: ChatFormat, also: str
+) -> None:
+    broken = '<tool_call>\n{"name": "bash", "arguments": {"command": "echo}}\n</tool_call>'
+    asking = {"model": "policy", "max_tokens": 500, "tools": [{"name": "bash", "input_schema": {}}]}
+    async with rollout(chat, [f"So.{also}{broken}", "Sorry."]) as run:
+        async with httpx.AsyncClient(base_url=run.url, timeout=60) as http:
+            body = {**asking, "messages": [user("Go.")]}
+            said = (await http.post("/v1/messages", json=body)).json()
+            assert said["content"][0]["text"] == f"So.\n{broken}"
+            ids = [one["id"] for one in said["content"][1:]]
+            assert len(ids) == bool(also)
+            told = [{"type": "tool_result", "tool_use_id": one, "content": "no"} for one in ids]
+            history = [user("Go."), {"role": "assistant", "content": said["content"]}]
+            again = {"role": "user", "content": [*told, {"type": "text", "text": "Try again."}]}
+            await http.post("/v1/messages", json={**asking, "messages": [*history, again]})
+        assert run.segments == 1
+        assert run.gateway.counts.broken_calls == 1
+
+
+async def test_a_turn_is_restated_once(chat: ChatFormat) -> None:
+    async with rollout(chat, [f"So. {tool_call()}", "One.", "Two.", "Three."]) as run:
+        said = await post(run, asked(user("Go.")))
+        history = [user("Go."), said | {"content": "Otherwise."}, *results(said)]
+        for number in range(3):
+            history += [await post(run, asked(*history)), user(f"More {number}.")]
+        assert run.gateway.mark((), "")["restated"] == 1
+
+
+async def test_calls_that_nobody_received_spend_no_turns(chat: ChatFormat) -> None:
+    async with rollout(chat, ["one"], max_turns=1) as run:
+        slow = Slow(run)
+        for _ in range(3):
+            with pytest.raises(httpx.ReadTimeout):
+                async with httpx.AsyncClient(base_url=run.url, timeout=0.2) as http:
+                    await http.post(PATH, json=asked(user("Go.")))
+            while run.context.open_calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        slow.go.set()
+        assert (await post(run, asked(user("Go."))))["content"] == "one"
+        assert not run.gateway.finish.done()
+
+
 async def test_budgets_end_the_rollout_for_all_conversations(chat: ChatFormat) -> None:
     async with rollout(chat, ["a", "b", "c"], max_turns=2) as run:
         for text in ("one", "two"):

@@ -41,9 +41,12 @@ DIALECTS: Mapping[str, Dialect] = {
 def call_of(dialect: Dialect, body: Body) -> CallRequest:
     """Reads a request, whatever is in it. Raises `Refused`."""
     try:
-        return dialect.request(body)
+        call = dialect.request(body)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise Refused(f"the request has a field of another type than expected: {error}") from error
+    if not call.conversation:
+        raise Refused("the conversation is empty: it needs at least one message")
+    return call
 
 
 __all__ = ["DIALECTS", "Body", "Dialect", "call_of"]

@@ -4,7 +4,6 @@ Source: Anthropic's API reference, and what Claude Code and pi send. A reply's r
 `thinking` block with a signature; clients send it back untouched.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +29,7 @@ def request(body: Body) -> CallRequest:
         conversation += _said(one, f"messages.{number}")
     return CallRequest(
         conversation=conversation,
+        takes_broken_calls=bool(body.get("stream")),
         call_prefix="toolu_",
         tools=tools,
         max_tokens=fields.limit(body, "max_tokens"),
@@ -153,13 +153,10 @@ def _blocks(answer: CallReply) -> Iterator[dict[str, Any]]:
 
 
 def _whole(block: dict[str, Any]) -> dict[str, Any]:
-    """Returns a block as it is in a reply that is not streamed, which cannot hold broken JSON: such
-    a call is text there."""
+    """Returns a block as it is in a reply that is not streamed."""
     if block["type"] != "tool_use":
         return block
-    arguments, raw = fields.arguments_of(block["arguments"])
-    if raw:
-        return {"type": "text", "text": json.dumps({"name": block["name"], "input": raw})}
+    arguments, _ = fields.arguments_of(block["arguments"])
     return {"type": "tool_use", "id": block["id"], "name": block["name"], "input": arguments}
 
 

@@ -74,7 +74,7 @@ class Tagged:
             try:
                 attempts += self.read(body, types)
             except Malformed:
-                if (broken := broken_call(body)) is not None:
+                if (broken := broken_call(body, self.tags)) is not None:
                     attempts.append(broken)
         return attempts
 

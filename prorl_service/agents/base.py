@@ -19,6 +19,7 @@ from pydantic import BaseModel, JsonValue
 from prorl_service import metrics
 from prorl_service.agents.replay import Replay
 from prorl_service.agents.services import OperatorServices, Requirements
+from prorl_service.agents.words import words_of
 from prorl_service.errors import AgentError, EvaluatorError, TaskError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
@@ -409,10 +410,10 @@ class RolloutContext:
 
     @property
     def answer(self) -> str:
-        """The agent's last words: the text of its last reply, and of the calls that end it."""
-        reply = self.reply(self.turns[-1 if self.final_turn is None else self.final_turn])
-        said = [text for call in reply.calls for text in call.arguments.values()]
-        return "\n".join([reply.content, *(text for text in said if isinstance(text, str))])
+        """The agent's last words: the text of its last reply, and all text in it if it is a JSON
+        object, and in the calls that end it."""
+        last = self.turns[-1 if self.final_turn is None else self.final_turn]
+        return words_of(self.reply(last))
 
     def trajectory(self, finish_reason: FinishReason) -> Trajectory:
         segments = self.ledger.to_segments()

@@ -26,8 +26,8 @@ SSE = "text/event-stream"
 GONE = Response(status_code=499)
 """Response to a client that has left."""
 PREFILLED = (
-    "the last message is the assistant's, and replies cannot be prefilled: end the conversation with"
-    " a user's message, or the result of a tool"
+    "the last message is the assistant's, and replies cannot be prefilled: end the conversation"
+    " with a user's message, or the result of a tool"
 )
 RETRY_HEADER = "x-stainless-retry-count"
 """Header by which the clients of OpenAI and Anthropic say that they ask again."""

@@ -92,3 +92,10 @@ class ContextTooLong(Refused):
     def __init__(self, prompt_tokens: int, max_tokens: int) -> None:
         super().__init__(f"prompt is too long: {prompt_tokens} tokens > {max_tokens} maximum")
         self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
+
+
+class NoThreads(Refused):
+    """Conversations are not held here. Anthropic's tool runners send them whole at this."""
+
+    def __init__(self) -> None:
+        super().__init__("thread: send the whole conversation")

@@ -20,6 +20,7 @@ from prorl_service.gateway.calls import (
     CallReply,
     CallRequest,
     ContextTooLong,
+    NoThreads,
     Refused,
     ReplyCall,
     Usage,
@@ -196,8 +197,8 @@ class RolloutGateway:
 
     def note(self, refusal: Refused) -> None:
         """Counts a request that is not answered, also one that could not even be read. A rollout
-        that has spent what it has refuses nothing."""
-        if isinstance(refusal, Spent | ContextTooLong):
+        that has spent what it has refuses nothing, nor does one that holds no threads."""
+        if isinstance(refusal, Spent | ContextTooLong | NoThreads):
             return
         self.refusal = refusal
         if refusal.status >= 500:

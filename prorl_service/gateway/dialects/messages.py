@@ -7,7 +7,7 @@ Source: Anthropic's API reference, and what Claude Code and pi send. A reply's r
 from collections.abc import Iterator
 from typing import Any
 
-from prorl_service.gateway.calls import CallReply, CallRequest, Refused, Said
+from prorl_service.gateway.calls import CallReply, CallRequest, NoThreads, Refused, Said
 from prorl_service.gateway.dialects import fields
 from prorl_service.gateway.dialects.fields import Body
 from prorl_service.gateway.sse import data
@@ -22,6 +22,8 @@ OVERLOADED = "overloaded_error"
 
 def request(body: Body) -> CallRequest:
     """Raises `Refused`."""
+    if body.get("thread"):
+        raise NoThreads
     body, omitted = fields.readable(body)
     tools, left_out = _tools(fields.offered(body))
     conversation = [_system(body["system"])] if body.get("system") else []
@@ -130,7 +132,10 @@ def events(answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:
 
 
 def error(refusal: Refused) -> dict[str, Any]:
-    return {"type": "error", "error": {"type": refusal.kind, "message": str(refusal)}}
+    found: dict[str, Any] = {"type": refusal.kind, "message": str(refusal)}
+    if isinstance(refusal, NoThreads):
+        found["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": found}
 
 
 def error_event(refusal: Refused, pending: CallReply, sent: int) -> bytes:

@@ -244,8 +244,10 @@ def _parts(item: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, dict[s
             [part] = item["content"]
             at = {"content_index": 0}
             return {**item, "content": []}, [
+                ("response.content_part.added", {**at, "part": {**part, "text": ""}}),
                 ("response.reasoning_text.delta", {**at, "delta": part["text"]}),
                 ("response.reasoning_text.done", {**at, "text": part["text"]}),
+                ("response.content_part.done", {**at, "part": part}),
             ]
     arguments = item["arguments"]
     return {**item, "arguments": "", "status": "in_progress"}, [

@@ -19,6 +19,7 @@ from pydantic import BaseModel, JsonValue
 from prorl_service import metrics
 from prorl_service.agents.replay import Replay
 from prorl_service.agents.services import OperatorServices, Requirements
+from prorl_service.agents.words import words_of
 from prorl_service.errors import AgentError, EvaluatorError, TaskError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
@@ -39,6 +40,7 @@ from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
+from prorl_service.tokens.stops import first_stop
 from prorl_service.tools.base import Tool
 from prorl_service.utils.budget import WorkClock
 
@@ -289,11 +291,18 @@ class RolloutContext:
     def calls_model(self) -> bool:
         return self.open_calls > 0
 
-    async def sample(self, prompt_ids: Sequence[int], *, max_tokens: int | None = None) -> Turn:
+    async def sample(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn:
         """Makes one model call and enters it in the ledger and in `turns`. Calls may overlap.
 
-        `max_tokens`: most tokens to sample; None: `room`. Raises `BackendError`, and `AgentError`
-        after RUN or when there is no room left.
+        `max_tokens`: most tokens to sample; None: `room`. `stop`: texts that end the turn, with
+        the token that completes one; its `text` ends before that. Raises `BackendError`, and
+        `AgentError` after RUN or when there is no room left.
         """
         if not self.may_sample:
             raise AgentError("the policy can be sampled in INIT and RUN only")
@@ -310,11 +319,17 @@ class RolloutContext:
             max_tokens=room,
             seed=self._next_seed(),
             stop_token_ids=sorted(self.chat.end_ids),
+            stop=stop,
         )
+        stopped = first_stop(generation.token_ids, stop, self.chat.pieces)
+        if stopped is not None:
+            generation = generation.until(stopped.tokens)
         self.open_calls -= 1
         waited_s = self.clock.waited_s - waited_s
         turn = self._enter(prompt_ids, generation, time.monotonic() - started - waited_s)
         turn.started_at, turn.waited_s = started_at, waited_s
+        if stopped is not None:
+            turn.text = turn.text.partition(stopped.text)[0]
         metrics.model_called(
             prompt=len(prompt_ids),
             sampled=turn.stop - turn.start,
@@ -395,10 +410,10 @@ class RolloutContext:
 
     @property
     def answer(self) -> str:
-        """The agent's last words: the text of its last reply, and of the calls that end it."""
-        reply = self.reply(self.turns[-1 if self.final_turn is None else self.final_turn])
-        said = [text for call in reply.calls for text in call.arguments.values()]
-        return "\n".join([reply.content, *(text for text in said if isinstance(text, str))])
+        """The agent's last words: the text of its last reply, and all text in it if it is a JSON
+        object, and in the calls that end it."""
+        last = self.turns[-1 if self.final_turn is None else self.final_turn]
+        return words_of(self.reply(last))
 
     def trajectory(self, finish_reason: FinishReason) -> Trajectory:
         segments = self.ledger.to_segments()

@@ -7,7 +7,7 @@ with events that keep its client from giving up; a refusal that comes earlier ha
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from prorl_service.gateway.bodies import read
-from prorl_service.gateway.calls import CallReply, CallRequest, Refused
-from prorl_service.gateway.dialects import CALL_PREFIXES, DIALECTS, Dialect, call_of
+from prorl_service.gateway.calls import CallReply, Refused
+from prorl_service.gateway.dialects import DIALECTS, Dialect, call_of
 from prorl_service.gateway.limits import LIMITS, BodyRoom, DoorLimits, OpenCalls
 from prorl_service.gateway.refusals import error_response
 from prorl_service.gateway.rollout import RolloutGateway
@@ -25,6 +25,10 @@ KEEP_ALIVE_S = 10.0
 SSE = "text/event-stream"
 GONE = Response(status_code=499)
 """Response to a client that has left."""
+PREFILLED = (
+    "the last message is the assistant's, and replies cannot be prefilled: end the conversation"
+    " with a user's message, or the result of a tool"
+)
 RETRY_HEADER = "x-stainless-retry-count"
 """Header by which the clients of OpenAI and Anthropic say that they ask again."""
 SUBAGENT_HEADERS = ("x-claude-code-agent-id", "x-parent-session-id")
@@ -61,7 +65,7 @@ class _Api:
             return await self._count(request, room)
         for ending, dialect in DIALECTS.items():
             if path.endswith(ending):
-                return await self._call(request, room, dialect, CALL_PREFIXES[ending])
+                return await self._call(request, room, dialect)
         return _not_found(path)
 
     def _models(self, path: str) -> Response:
@@ -90,53 +94,70 @@ class _Api:
             return GONE
         return JSONResponse({"input_tokens": tokens})
 
-    async def _call(
-        self, request: Request, room: BodyRoom, dialect: Dialect, call_prefix: str
-    ) -> Response:
+    async def _call(self, request: Request, room: BodyRoom, dialect: Dialect) -> Response:
         try:
             raw, body = await read(request, room)
-            call = replace(call_of(dialect, body), source=(request.url.path, body))
+            call = replace(
+                call_of(dialect, body),
+                is_subagent=any(name in request.headers for name in SUBAGENT_HEADERS),
+                source=(request.url.path, body),
+            )
+            if call.conversation[-1].message.role == "assistant":
+                raise Refused(PREFILLED)
         except Refused as refusal:
             self._gateway.note(refusal)
             return JSONResponse(dialect.error(refusal), refusal.status)
         except ClientDisconnect:
             return GONE
-        task = asyncio.create_task(
-            self._gateway.answer(
-                call,
-                key=hashlib.blake2b(request.url.path.encode() + raw, digest_size=16).digest(),
-                is_repeated=_is_repeated(request),
-                call_prefix=call_prefix,
-                is_subagent=any(name in request.headers for name in SUBAGENT_HEADERS),
-            )
-        )
-        return await _respond(request, dialect, body, call, task)
+        begun = self._gateway.begun()
+        key = hashlib.blake2b(request.url.path.encode() + raw, digest_size=16).digest()
+        answering = self._gateway.answer(call, begun, key=key, is_repeated=_is_repeated(request))
+        task = asyncio.create_task(answering)
+        return await _Answer(dialect, body, call.is_streamed, begun, task).response(request)
 
 
-async def _respond(
-    request: Request,
-    dialect: Dialect,
-    body: Mapping[str, Any],
-    call: CallRequest,
-    task: "asyncio.Task[CallReply]",
-) -> Response:
-    timeout_s = KEEP_ALIVE_S if call.is_streamed else None
-    try:
-        await _wait(request, task, timeout_s)
-    except BaseException:
-        task.cancel()
-        raise
-    if not task.done():
-        return StreamingResponse(_stream(dialect, body, task), media_type=SSE)
-    try:
-        reply = task.result()
-    except Refused as refusal:
-        return JSONResponse(dialect.error(refusal), refusal.status)
-    except asyncio.CancelledError:  # the client has gone
-        return GONE
-    if call.is_streamed:
-        return Response(b"".join(dialect.events(reply, body)), media_type=SSE)
-    return JSONResponse(dialect.reply(reply))
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The answer to one call, while it is sampled."""
+
+    dialect: Dialect
+    body: Mapping[str, Any]
+    is_streamed: bool
+    begun: CallReply
+    task: "asyncio.Task[CallReply]"
+
+    async def response(self, request: Request) -> Response:
+        dialect, task = self.dialect, self.task
+        try:
+            await _wait(request, task, KEEP_ALIVE_S if self.is_streamed else None)
+        except BaseException:
+            task.cancel()
+            raise
+        if not task.done():
+            return StreamingResponse(self._stream(), media_type=SSE)
+        try:
+            reply = task.result()
+        except Refused as refusal:
+            return JSONResponse(dialect.error(refusal), refusal.status)
+        except asyncio.CancelledError:  # the client has gone
+            return GONE
+        if self.is_streamed:
+            return Response(b"".join(dialect.events(reply, self.body)), media_type=SSE)
+        return JSONResponse(dialect.reply(reply))
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        dialect, task, sent = self.dialect, self.task, 0
+        try:
+            while not task.done():
+                yield dialect.waiting(self.begun, sent)
+                sent += 1
+                await asyncio.wait((task,), timeout=KEEP_ALIVE_S)
+            for event in dialect.events(task.result(), self.body, sent):
+                yield event
+        except Refused as refusal:
+            yield dialect.error_event(refusal, self.begun, sent)
+        finally:
+            task.cancel()
 
 
 async def _wait(request: Request, task: "asyncio.Task[CallReply]", timeout_s: float | None) -> None:
@@ -154,21 +175,6 @@ async def _wait(request: Request, task: "asyncio.Task[CallReply]", timeout_s: fl
 async def _left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _stream(
-    dialect: Dialect, body: Mapping[str, Any], task: "asyncio.Task[CallReply]"
-) -> AsyncIterator[bytes]:
-    try:
-        while not task.done():
-            yield dialect.KEEP_ALIVE
-            await asyncio.wait((task,), timeout=KEEP_ALIVE_S)
-        for event in dialect.events(task.result(), body):
-            yield event
-    except Refused as refusal:
-        yield dialect.error_event(refusal)
-    finally:
-        task.cancel()
 
 
 def _is_repeated(request: Request) -> bool:

@@ -32,6 +32,12 @@ class CallRequest:
     """Names of fields that were accepted and change nothing."""
     left_out: Sequence[str] = ()
     """Kinds of tools and parts that no policy is offered, such as `web_search`."""
+    takes_broken_calls: bool = True
+    """Whether the reply may hold calls whose arguments are no JSON; else these are text of it."""
+    call_prefix: str = "call_"
+    """Beginning of the ids of calls, as the harness expects them."""
+    is_subagent: bool = False
+    """Whether the harness says that a sub-agent asks."""
     source: tuple[str, dict[str, Any]] | None = None
     """Path and body that it was read from, for recordings."""
 
@@ -56,8 +62,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallReply:
-    turn: str
-    """Name of the turn, which all ids of the reply are made of."""
+    name: str
+    """Name that all ids of the reply are made of, but those of its calls."""
     model: str
     created_at: int
     """Unix time in seconds."""
@@ -65,6 +71,8 @@ class CallReply:
     reasoning: str = ""
     calls: Sequence[ReplyCall] = field(default_factory=tuple)
     ending: Ending = "stop"
+    stop: str | None = None
+    """Text of `CallRequest.stop` that ended it."""
     usage: Usage
 
 
@@ -84,3 +92,10 @@ class ContextTooLong(Refused):
     def __init__(self, prompt_tokens: int, max_tokens: int) -> None:
         super().__init__(f"prompt is too long: {prompt_tokens} tokens > {max_tokens} maximum")
         self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
+
+
+class NoThreads(Refused):
+    """Conversations are not held here. Anthropic's tool runners send them whole at this."""
+
+    def __init__(self) -> None:
+        super().__init__("thread: send the whole conversation")

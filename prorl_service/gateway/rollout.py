@@ -10,9 +10,9 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from prorl_service.errors import BackendError, InvalidRequest
@@ -20,6 +20,7 @@ from prorl_service.gateway.calls import (
     CallReply,
     CallRequest,
     ContextTooLong,
+    NoThreads,
     Refused,
     ReplyCall,
     Usage,
@@ -39,7 +40,8 @@ from prorl_service.schemas import (
 from prorl_service.schemas.numbers import MAX_SCORE
 from prorl_service.tokens.chat import LONG_CHARS, ChatFormat
 from prorl_service.tokens.formats import BrokenCall, Reply, ToolCall, ToolSchema
-from prorl_service.tokens.ledger import Ledger
+from prorl_service.tokens.ledger import Ledger, Span
+from prorl_service.tokens.stops import first_stop
 from prorl_service.utils.tasks import Changes
 
 log = logging.getLogger(__name__)
@@ -65,7 +67,13 @@ class SampledRollout(Protocol):
 
     async def turn_ended(self, next_prompt: Sequence[int] | None) -> None: ...
 
-    async def sample(self, prompt_ids: Sequence[int], *, max_tokens: int | None = None) -> Turn: ...
+    async def sample(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn: ...
 
     def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply: ...
 
@@ -87,7 +95,7 @@ class Counts:
     """Calls that were answered."""
     repeated: int = 0
     """Requests that got the reply to the same request before."""
-    restated: int = 0
+    restated: set[int] = field(default_factory=set)
     """Turns that came back otherwise than they were handed out."""
     broken_calls: int = 0
     refused: int = 0
@@ -120,11 +128,9 @@ class RolloutGateway:
         model: str = "policy",
         strict: bool = False,
         recorder: Recorder | None = None,
-        name: Callable[[int], str] | None = None,
     ) -> None:
         """`model`: the name that clients are told. `strict`: a turn that comes back otherwise than
-        it was handed out is rendered as it came, in a new segment. `name`: names of turns by their
-        numbers, unguessable ones by default."""
+        it was handed out is rendered as it came, in a new segment."""
         self.model = model
         self.counts = Counts()
         self.finish: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
@@ -132,7 +138,6 @@ class RolloutGateway:
         it."""
         self._rollout = rollout
         self._recorder = recorder
-        self._name = name or _unguessable
         self._conversations = Conversations(is_strict=strict)
         self._answered: list[AnsweredCall] = []
         self._handed_out: dict[str, _HandedOut] = {}
@@ -150,16 +155,15 @@ class RolloutGateway:
     def max_model_len(self) -> int:
         return self._rollout.max_model_len
 
+    def begun(self) -> CallReply:
+        """Returns the beginning of a reply, with a name that nobody can guess."""
+        name, now = secrets.token_hex(8), int(time.time())
+        return CallReply(name=name, model=self.model, created_at=now, usage=Usage(0, 0))
+
     async def answer(
-        self,
-        request: CallRequest,
-        *,
-        key: bytes,
-        is_repeated: bool,
-        call_prefix: str,
-        is_subagent: bool = False,
+        self, request: CallRequest, begun: CallReply, *, key: bytes, is_repeated: bool
     ) -> CallReply:
-        """Samples a reply, or gives that of the same request before.
+        """Samples the reply that has `begun`, or gives that of the same request before.
 
         `key`: digest of the request. A request that comes while its like is under way, or that says
         of itself that it is repeated, is never sampled twice. When nobody waits for a call any
@@ -167,7 +171,7 @@ class RolloutGateway:
         """
         task = self._calls.get(key)
         if task is None or not _is_usable(task, is_repeated=is_repeated):
-            task = asyncio.create_task(self._sample(request, call_prefix, is_subagent))
+            task = asyncio.create_task(self._sample(request, begun))
             self._calls[key] = task
             self._forget()
         else:
@@ -176,7 +180,7 @@ class RolloutGateway:
         try:
             reply = await asyncio.shield(task)
             self.refusal = None
-            return reply
+            return replace(reply, name=begun.name, created_at=begun.created_at)
         except Refused as refusal:
             self.note(refusal)
             raise
@@ -193,8 +197,8 @@ class RolloutGateway:
 
     def note(self, refusal: Refused) -> None:
         """Counts a request that is not answered, also one that could not even be read. A rollout
-        that has spent what it has refuses nothing."""
-        if isinstance(refusal, Spent | ContextTooLong):
+        that has spent what it has refuses nothing, nor does one that holds no threads."""
+        if isinstance(refusal, Spent | ContextTooLong | NoThreads):
             return
         self.refusal = refusal
         if refusal.status >= 500:
@@ -213,9 +217,9 @@ class RolloutGateway:
 
     # --- one call -------------------------------------------------------------------------------
 
-    async def _sample(self, request: CallRequest, call_prefix: str, is_subagent: bool) -> CallReply:
+    async def _sample(self, request: CallRequest, begun: CallReply) -> CallReply:
         async with self._held_turn() as held:
-            return await self._sampled(request, call_prefix, is_subagent, held)
+            return await self._sampled(request, begun, held)
 
     @asynccontextmanager
     async def _held_turn(self) -> AsyncIterator[int]:
@@ -235,11 +239,9 @@ class RolloutGateway:
             del self._held[held]
             self._changes.notify()
 
-    async def _sampled(
-        self, request: CallRequest, call_prefix: str, is_subagent: bool, held: int
-    ) -> CallReply:
+    async def _sampled(self, request: CallRequest, begun: CallReply, held: int) -> CallReply:
         place = self._conversations.place(request)
-        self.counts.restated += len(place.restated)
+        self.counts.restated.update(place.restated)
         self.counts.without_effect.update(request.without_effect)
         self.counts.left_out.update(request.left_out)
         self._note_results(place.rest)
@@ -248,13 +250,13 @@ class RolloutGateway:
         turn = self._rollout.earlier(place.turn, prompt)
         if turn is None:
             self._held[held] = await self._room(len(prompt), request.max_tokens)
-            turn = await self._turn(prompt, self._held[held])
+            turn = await self._turn(prompt, self._held[held], request.stop)
         self.counts.calls += 1
-        reply = self._reply(turn, request, call_prefix, len(prompt))
+        reply = self._reply(turn, request, begun, len(prompt))
         self._conversations.add(place, len(self._rollout.turns) - 1, reply)
         if self._recorder is not None and request.source is not None:
             path, body = request.source
-            exchange = Exchange(path, body, is_subagent, reply.turn, turn.text)
+            exchange = Exchange(path, body, request.is_subagent, reply.name, turn.text)
             self._recorder.exchanges.append(exchange)
         self._answered.append(
             AnsweredCall(
@@ -266,7 +268,7 @@ class RolloutGateway:
                 asked_again=place.asked_again,
                 has_calls=bool(reply.calls),
                 text=reply.text,
-                is_subagent=is_subagent,
+                is_subagent=request.is_subagent,
             )
         )
         return reply
@@ -287,7 +289,7 @@ class RolloutGateway:
         figures = {
             "calls": len(calls),
             "segments": len(kinds),
-            "restated": self.counts.restated,
+            "restated": len(self.counts.restated),
             "abandoned": len(thrown_away),
             "repeated": self.counts.repeated,
             "broken_calls": self.counts.broken_calls,
@@ -364,9 +366,9 @@ class RolloutGateway:
     def _sampled_tokens(self) -> int:
         return sum(turn.stop - turn.start for turn in self._rollout.turns)
 
-    async def _turn(self, prompt: Sequence[int], room: int) -> Turn:
+    async def _turn(self, prompt: Sequence[int], room: int, stop: Sequence[str]) -> Turn:
         try:
-            return await self._rollout.sample(prompt, max_tokens=room)
+            return await self._rollout.sample(prompt, max_tokens=room, stop=stop)
         except BackendError as error:
             if not self.finish.done():
                 self.finish.set_exception(error)
@@ -378,28 +380,33 @@ class RolloutGateway:
     # --- what clients are told ------------------------------------------------------------------
 
     def _reply(
-        self, turn: Turn, request: CallRequest, call_prefix: str, prompt_tokens: int
+        self, turn: Turn, request: CallRequest, begun: CallReply, prompt_tokens: int
     ) -> CallReply:
         read = self._rollout.reply(turn, request.tools)
+        ids, *_ = self._rollout.ledger.sampled(Span(turn.segment, turn.start, turn.stop))
+        stopped = first_stop(ids, request.stop, self._rollout.chat.pieces)
         is_cut = turn.finish_reason == "length"
         if read.problem is not None:
             turn.format_error = read.problem.message
-        name = self._name(len(self._rollout.turns) - 1)
-        calls = []
-        written = [] if is_cut and read.problem else _calls_of(read)
+        calls, text = [], read.content.strip()
+        written = [] if (is_cut or stopped) and read.problem else _calls_of(read)
+        if not request.takes_broken_calls:
+            broken = [call.written for call in written if isinstance(call, BrokenCall)]
+            text = "\n".join([*([text] if text else []), *broken])
+            written = [call for call in written if isinstance(call, ToolCall)]
+            self.counts.broken_calls += len(broken)
         for number, call in enumerate(written):
-            call_id = f"{call_prefix}{name}_{number}"
+            call_id = f"{request.call_prefix}{begun.name}_{number}"
             self._handed_out[call_id] = _HandedOut(turn, call, len(written))
             self.counts.broken_calls += isinstance(call, BrokenCall)
             calls.append(ReplyCall(call_id, call.name, _arguments_of(call)))
-        return CallReply(
-            turn=name,
-            model=self.model,
-            created_at=int(time.time()),
-            text=_until(read.content.strip(), request.stop),
+        return replace(
+            begun,
+            text=text,
             reasoning=read.reasoning.strip(),
             calls=tuple(calls),
             ending="length" if is_cut else "stop",
+            stop=None if stopped is None else stopped.text,
             usage=Usage(prompt_tokens, turn.stop - turn.start, turn.cached_tokens),
         )
 
@@ -422,10 +429,6 @@ class RolloutGateway:
 MAX_NOTED = 1024
 
 
-def _unguessable(turn: int) -> str:
-    return f"{turn}_{secrets.token_hex(4)}"
-
-
 def _is_usable(task: "asyncio.Task[CallReply]", *, is_repeated: bool) -> bool:
     """Returns whether a request may get what this call gave, or will give, to its like."""
     if not task.done():
@@ -441,9 +444,3 @@ def _arguments_of(call: ToolCall | BrokenCall) -> str:
     if isinstance(call, BrokenCall):
         return call.arguments
     return json.dumps(call.arguments, ensure_ascii=False)
-
-
-def _until(text: str, stops: Sequence[str]) -> str:
-    """Returns the text up to the first of the stops; the ids in the ledger stay whole."""
-    ends = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return text[: min(ends)] if ends else text

@@ -197,6 +197,7 @@ class Backend:
         seed: int | None,
         session_id: str,
         stop_token_ids: Sequence[int] = (),
+        stop: Sequence[str] = (),
     ) -> Generation:
         """Waits as long as the model generates. If cancelled, the engine aborts the call."""
         params = {
@@ -205,7 +206,8 @@ class Backend:
             "top_k": sampling.top_k,
             "stop_token_ids": stop_token_ids,
             "logprobs": 0,
-            "detokenize": False,
+            "detokenize": bool(stop),  # vLLM needs the text to find a stop in it
+            **({"stop": stop} if stop else {}),
         }
         if seed is not None and self._intake is not None and not self._intake.takes_seeds:
             self._warn(NO_SEEDS)

@@ -1,7 +1,7 @@
 """Inference as the rest of the service sees it: one call, token ids in, token ids out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from prorl_service.schemas import LogprobsMode, Sampling, StopReason
@@ -22,6 +22,16 @@ class Generation:
     backend: str
     logprobs_mode: LogprobsMode = "processed"
 
+    def until(self, tokens: int) -> "Generation":
+        """Returns the answer of an engine that stopped after so many tokens."""
+        return replace(
+            self,
+            token_ids=self.token_ids[:tokens],
+            logprobs=self.logprobs[:tokens],
+            policy_versions=self.policy_versions[:tokens],
+            finish_reason="stop",
+        )
+
 
 class Generator(Protocol):
     """Generates for one rollout, whose calls stay at one backend where possible."""
@@ -34,5 +44,7 @@ class Generator(Protocol):
         max_tokens: int,
         seed: int | None,
         stop_token_ids: list[int],
+        stop: Sequence[str] = (),
     ) -> Generation:
-        """Raises `BackendError`; its `retryable` says whether a retry can help."""
+        """`stop`: texts at which the engine may stop; some sample on. Raises `BackendError`; its
+        `retryable` says whether a retry can help."""

@@ -56,6 +56,7 @@ class Session:
         max_tokens: int,
         seed: int | None,
         stop_token_ids: list[int],
+        stop: Sequence[str] = (),
     ) -> Generation:
         """Raises the `BackendError` of the last of `MAX_ATTEMPTS`."""
         prompt = self._encoded(prompt_ids)
@@ -78,6 +79,7 @@ class Session:
                         seed=seed,
                         session_id=self._rollout_id,
                         stop_token_ids=stop_token_ids,
+                        stop=stop,
                     ),
                     prompt_tokens=len(prompt),
                     clock=self._clock,

@@ -43,6 +43,7 @@ class ScriptedGenerator:
         max_tokens: int,
         seed: int | None,
         stop_token_ids: list[int],
+        stop: Sequence[str] = (),
     ) -> Generation:
         ids = list(next(self._answers))[:max_tokens]
         ended = bool(ids) and ids[-1] in (self._end_of_turn_id, *stop_token_ids)

@@ -23,7 +23,7 @@ from prorl_service.schemas import Message
 from prorl_service.schemas.tokenizer_digest import text_digest, tokenizer_digest
 from prorl_service.tokens import model_files, probe
 from prorl_service.tokens.formats import PLAIN, Reply, ReplyFormat, ToolCall, ToolSchema, named
-from prorl_service.tokens.messages import fold_systems, rendered
+from prorl_service.tokens.messages import defused, fold_systems, rendered
 from prorl_service.tokens.model_files import ModelFiles
 from prorl_service.tokens.pieces import Pieces
 from prorl_service.tokens.template import RenderedMessage, Template
@@ -101,6 +101,7 @@ class ChatFormat:
                 hint="`prorl check-model` shows what the chat template does; `--reply-format` "
                 "names the format of its calls; agents without tools can be used",
             )
+        tools = [defused(tool, self.defuse) for tool in tools]
         return self.encode(self._template.render(self._rendered(messages), tools, thinking))
 
     def delta_ids(

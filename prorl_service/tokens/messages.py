@@ -22,7 +22,7 @@ def rendered(message: Message, defuse: Callable[[str], str]) -> Turn:
                 "type": call.type,
                 "function": {
                     "name": defuse(call.function.name),
-                    "arguments": _defused(call.function.arguments, defuse),
+                    "arguments": defused(call.function.arguments, defuse),
                 },
             }
             for call in message.tool_calls
@@ -59,12 +59,18 @@ def _as_reminder(turn: Turn) -> Turn:
     return {"role": "user", "content": text}
 
 
-def _defused(value: Any, defuse: Callable[[str], str]) -> Any:
+def defused(value: Any, defuse: Callable[[str], str]) -> Any:
+    """Returns a JSON value with `defuse` applied to all its text."""
     match value:
         case str():
             return defuse(value)
         case list():
-            return [_defused(one, defuse) for one in value]
+            return [defused(one, defuse) for one in value]
         case dict():
-            return {defuse(key): _defused(one, defuse) for key, one in value.items()}
+            return {_defused_key(key, defuse): defused(one, defuse) for key, one in value.items()}
     return value
+
+
+def _defused_key(key: str, defuse: Callable[[str], str]) -> str:
+    """Some templates write keys as tags, and `<` makes a special token of `|im_end|` and `>`."""
+    return defuse(f"<{key}>")[1:-1] if "|" in key else defuse(key)

@@ -1,6 +1,7 @@
 """One rollout's gateway: what is sampled once, what is cancelled, and what is exact in any case."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prorl_service.errors import BackendError
 from prorl_service.gateway.dialects import chat as dialect
 from prorl_service.gateway.rollout import RolloutGateway
 from prorl_service.inference.base import Generation
@@ -53,6 +55,7 @@ class Slow:
     def __init__(self, run: Rollout) -> None:
         self.go = asyncio.Event()
         self.waiting = 0
+        self.error: BackendError | None = None
         self._generate = run.engine.generate
         run.context.generator = self
 
@@ -60,6 +63,8 @@ class Slow:
         self.waiting += 1
         await self.go.wait()
         self.waiting -= 1
+        if self.error is not None:
+            raise self.error
         return await self._generate(prompt_ids, **options)
 
     async def has(self, count: int) -> None:
@@ -105,28 +110,54 @@ async def test_a_client_that_goes_away_cancels_its_call(chat: ChatFormat) -> Non
         run.assert_exact()
 
 
+@pytest.mark.parametrize(
+    ("path", "first", "kept_alive"),
+    [
+        ("/v1/chat/completions", [None], None),
+        ("/v1/responses", ["response.created", "response.in_progress"], "response.in_progress"),
+        ("/v1/messages", ["ping"], "ping"),
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
 async def test_a_stream_that_waits_is_kept_alive(
-    chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
+    chat: ChatFormat,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    first: list[str | None],
+    kept_alive: str | None,
+    fails: bool,
 ) -> None:
     monkeypatch.setattr("prorl_service.gateway.app.KEEP_ALIVE_S", 0.05)
-    async with rollout(chat, ["one"] * 3) as run:
-        for path, event in (
-            ("/v1/chat/completions", b": keep-alive\n\n"),
-            ("/v1/responses", b'"type":"response.in_progress"'),
-            ("/v1/messages", b"event: ping\n"),
-        ):
-            slow = Slow(run)
-            given: Json = {"messages": [user("Hi.")], "input": "Hi."}
-            body = {"model": "policy", "stream": True, "max_tokens": 9, **given}
-            async with httpx.AsyncClient(base_url=run.url, timeout=60) as http:
-                asking = asyncio.create_task(http.post(path, json=body))
-                await slow.has(1)
-                await asyncio.sleep(0.5)
-                slow.go.set()
-                answer = await asking
-            assert answer.content.count(event) >= 2
-            assert b"one" in answer.content
-            run.context.generator = run.engine
+    async with rollout(chat, ["one"]) as run:
+        slow = Slow(run)
+        slow.error = BackendError("error") if fails else None
+        given: Json = {"messages": [user("Hi.")], "input": "Hi."}
+        body = {"model": "policy", "stream": True, "max_tokens": 9, **given}
+        async with httpx.AsyncClient(base_url=run.url, timeout=60) as http:
+            asking = asyncio.create_task(http.post(path, json=body))
+            await slow.has(1)
+            await asyncio.sleep(0.5)
+            slow.go.set()
+            answer = await asking
+        if fails:
+            assert run.gateway.finish.exception() is slow.error
+    events = [_event(one) for one in answer.text.split("\n\n") if one]
+    kinds = [kind for kind, _ in events]
+    assert kinds[: len(first)] == first
+    assert kinds.count(kept_alive) >= 2
+    assert ("error" if fails else "one") in answer.text
+    if path == "/v1/responses":
+        assert [data["sequence_number"] for _, data in events] == [*range(len(events))]
+        assert kinds.count("response.created") == 1
+        assert len({data["response"]["id"] for _, data in events if "response" in data}) == 1
+        assert kinds[-1] == f"response.{'failed' if fails else 'completed'}"
+
+
+def _event(text: str) -> tuple[str | None, Json]:
+    """Returns kind and data of an event; comments and most events of Chat have no kind."""
+    fields = dict(line.split(": ", 1) for line in text.splitlines())
+    data = fields.get("data", "{}")
+    return fields.get("event"), {} if data == "[DONE]" else json.loads(data)
 
 
 # --- conversations --------------------------------------------------------------------------------
@@ -203,6 +234,50 @@ async def test_a_broken_call_reaches_the_harness_as_it_was_written(chat: ChatFor
         run.assert_exact()
 
 
+@pytest.mark.parametrize("also", ["", tool_call(n=1)])
+async def test_a_broken_call_that_json_cannot_carry_is_text_as_it_was_written(
+    chat: ChatFormat, also: str
+) -> None:
+    broken = '<tool_call>\n{"name": "bash", "arguments": {"command": "echo}}\n</tool_call>'
+    asking = {"model": "policy", "max_tokens": 500, "tools": [{"name": "bash", "input_schema": {}}]}
+    async with rollout(chat, [f"So.{also}{broken}", "Sorry."]) as run:
+        async with httpx.AsyncClient(base_url=run.url, timeout=60) as http:
+            body = {**asking, "messages": [user("Go.")]}
+            said = (await http.post("/v1/messages", json=body)).json()
+            assert said["content"][0]["text"] == f"So.\n{broken}"
+            ids = [one["id"] for one in said["content"][1:]]
+            assert len(ids) == bool(also)
+            told = [{"type": "tool_result", "tool_use_id": one, "content": "no"} for one in ids]
+            history = [user("Go."), {"role": "assistant", "content": said["content"]}]
+            again = {"role": "user", "content": [*told, {"type": "text", "text": "Try again."}]}
+            await http.post("/v1/messages", json={**asking, "messages": [*history, again]})
+        assert run.segments == 1
+        assert run.gateway.counts.broken_calls == 1
+
+
+async def test_a_turn_is_restated_once(chat: ChatFormat) -> None:
+    async with rollout(chat, [f"So. {tool_call()}", "One.", "Two.", "Three."]) as run:
+        said = await post(run, asked(user("Go.")))
+        history = [user("Go."), said | {"content": "Otherwise."}, *results(said)]
+        for number in range(3):
+            history += [await post(run, asked(*history)), user(f"More {number}.")]
+        assert run.gateway.mark((), "")["restated"] == 1
+
+
+async def test_calls_that_nobody_received_spend_no_turns(chat: ChatFormat) -> None:
+    async with rollout(chat, ["one"], max_turns=1) as run:
+        slow = Slow(run)
+        for _ in range(3):
+            with pytest.raises(httpx.ReadTimeout):
+                async with httpx.AsyncClient(base_url=run.url, timeout=0.2) as http:
+                    await http.post(PATH, json=asked(user("Go.")))
+            while run.context.open_calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        slow.go.set()
+        assert (await post(run, asked(user("Go."))))["content"] == "one"
+        assert not run.gateway.finish.done()
+
+
 async def test_budgets_end_the_rollout_for_all_conversations(chat: ChatFormat) -> None:
     async with rollout(chat, ["a", "b", "c"], max_turns=2) as run:
         for text in ("one", "two"):
@@ -255,9 +330,7 @@ async def test_any_edit_of_history_is_exact(base_chat: ChatFormat, data: st.Data
 
 
 async def _answered(gateway: RolloutGateway, body: Json, key: bytes) -> Json:
-    reply = await gateway.answer(
-        dialect.request(body), key=key, is_repeated=False, call_prefix="call_"
-    )
+    reply = await gateway.answer(dialect.request(body), gateway.begun(), key=key, is_repeated=False)
     message: Json = dialect.reply(reply)["choices"][0]["message"]
     return message
 

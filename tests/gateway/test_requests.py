@@ -15,7 +15,7 @@ from prorl_service.tokens.chat import ChatFormat
 from tests.gateway.rollouts import Rollout, rollout, tool_call
 from tests.gateway.test_gateway import asked, post, results, user
 
-REPLY = CallReply(turn="0_a", model="policy", created_at=0, text="Yes.", usage=Usage(1, 1))
+REPLY = CallReply(name="0_a", model="policy", created_at=0, text="Yes.", usage=Usage(1, 1))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -103,6 +103,34 @@ def test_a_reply_without_calls_is_sampled_without_tools(ending: str, choice: Any
     call = call_of(DIALECTS[ending], {**SHOWN[ending], "tool_choice": choice})
     assert call.tools == []
     assert "tool_choice" not in call.without_effect
+
+
+def test_logprobs_that_nobody_gets_are_listed() -> None:
+    call = call_of(DIALECTS["/chat/completions"], asked(user("Go."), logprobs=True))
+    assert call.without_effect == ("logprobs",)
+
+
+SAYS = {"role": "assistant", "content": "{"}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "the conversation is empty: it needs at least one message"),
+        ([user("Go."), SAYS], "the last message is the assistant's, and replies cannot be pref"),
+    ],
+)
+async def test_conversations_that_ask_for_nothing_are_refused(
+    chat: ChatFormat, path: str, given: list[dict[str, Any]], said: str
+) -> None:
+    async with rollout(chat, []) as run, httpx.AsyncClient(base_url=run.url) as http:
+        body = {"model": "policy", "max_tokens": 9, "messages": given, "input": given}
+        answer = await http.post(path, json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+        assert error["message"].startswith(said)
+        assert run.gateway.counts.refused == 1
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])

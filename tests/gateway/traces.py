@@ -6,13 +6,14 @@
 import asyncio
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prorl_service.agents.base import RolloutContext
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.gateway.calls import CallReply
-from prorl_service.gateway.dialects import CALL_PREFIXES, DIALECTS
+from prorl_service.gateway.dialects import DIALECTS
 from prorl_service.gateway.harnesses import preset
 from prorl_service.gateway.recording import Exchange, Recorder, read
 from prorl_service.gateway.rollout import RolloutGateway
@@ -33,21 +34,13 @@ def exchanges(name: str) -> tuple[Mapping[str, Any], list[Exchange]]:
 async def answered(gateway: RolloutGateway, one: Exchange) -> CallReply:
     """Has the gateway answer a recorded request."""
     ending = next(ending for ending in DIALECTS if one.path.split("?")[0].endswith(ending))
-    return await gateway.answer(
-        DIALECTS[ending].request(one.body),
-        key=one.turn.encode(),
-        is_repeated=False,
-        call_prefix=CALL_PREFIXES[ending],
-        is_subagent=one.is_subagent,
-    )
-
-
-def named_as_recorded(found: list[Exchange]) -> Any:
-    return lambda turn: found[turn].turn
+    request = replace(DIALECTS[ending].request(one.body), is_subagent=one.is_subagent)
+    begun = replace(gateway.begun(), name=one.turn)
+    return await gateway.answer(request, begun, key=one.turn.encode(), is_repeated=False)
 
 
 async def play_back(context: RolloutContext, found: list[Exchange]) -> RolloutGateway:
-    gateway = RolloutGateway(context, name=named_as_recorded(found))
+    gateway = RolloutGateway(context)
     for one in found:
         await answered(gateway, one)
     return gateway

@@ -77,6 +77,7 @@ async def ask(
     seed: int | None = None,
     session_id: str = "session",
     stop_token_ids: Sequence[int] = (),
+    stop: Sequence[str] = (),
 ) -> Generation:
     async with asyncio.timeout(TIMEOUT_S):
         return await backend.generate(
@@ -86,6 +87,7 @@ async def ask(
             seed=seed,
             session_id=session_id,
             stop_token_ids=stop_token_ids,
+            stop=stop,
         )
 
 

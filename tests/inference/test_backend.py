@@ -36,7 +36,7 @@ ANSWER: dict[str, Any] = {
 }
 
 
-async def generate(backend: Backend) -> Generation:
+async def generate(backend: Backend, **options: Any) -> Generation:
     return await backend.generate(
         EncodedPrompt(PROMPT),
         sampling=Sampling(),
@@ -44,12 +44,13 @@ async def generate(backend: Backend) -> Generation:
         seed=1,
         session_id="rollout",
         stop_token_ids=[9],
+        **options,
     )
 
 
-async def generate_from(handler: Handler) -> Generation:
+async def generate_from(handler: Handler, **options: Any) -> Generation:
     async with backend_of({"/inference/v1/generate": handler}) as backend:
-        return await generate(backend)
+        return await generate(backend, **options)
 
 
 # --- generate -----------------------------------------------------------------------------------
@@ -77,6 +78,9 @@ async def test_a_sound_answer_is_read() -> None:
         "logprobs": 0,
         "detokenize": False,
     }
+    await generate_from(handler, stop=["\nObservation:"])
+    assert seen["sampling_params"]["stop"] == ["\nObservation:"]
+    assert seen["sampling_params"]["detokenize"]  # vLLM refuses stops without
 
 
 def _spoilt(path: str, value: Any) -> dict[str, Any]:

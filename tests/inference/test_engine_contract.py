@@ -170,6 +170,13 @@ async def test_a_stop_id_ends_an_answer_and_is_part_of_it(backend: Backend) -> N
     assert stopped.finish_reason == "stop"
 
 
+async def test_a_stop_text_may_end_an_answer_and_changes_nothing_before(backend: Backend) -> None:
+    free = await ask(backend, prompt(30), seed=3)
+    stopped = await ask(backend, prompt(30), seed=3, stop=["a", "e", "never sampled"])
+    assert stopped.token_ids == free.token_ids[: len(stopped.token_ids)]
+    assert stopped.logprobs == pytest.approx(free.logprobs[: len(stopped.token_ids)], abs=TOLERANCE)
+
+
 async def test_the_context_bounds_an_answer(backend: Backend) -> None:
     answer = await ask(backend, prompt(CONTEXT - 1), sampling=GREEDY, max_tokens=100)
     assert len(answer.token_ids) == 1

@@ -119,6 +119,13 @@ async def test_a_seed_has_the_name_that_the_engine_knows(
     assert {key: value for key, value in given.items() if "seed" in key} == {name: 5}
 
 
+async def test_stop_texts_reach_the_engine(backend: Backend, servers: list[Any]) -> None:
+    for stop in ([], ["Observation:"]):
+        await generate(backend, stop=stop)
+    given = [one for server in servers for one in (await server.seen.remote())["parameters"]]
+    assert sorted(one.get("stop", []) for one in given) == [[], ["Observation:"]]
+
+
 async def test_a_session_stays_with_its_engine(backend: Backend, servers: list[Any]) -> None:
     sessions = range(6)
     for _ in range(4):

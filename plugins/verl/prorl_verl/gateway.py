@@ -32,6 +32,7 @@ class _Sampling(BaseModel):
     top_k: int
     seed: int | None = None
     stop_token_ids: list[int] = []
+    stop: list[str] = []
     logprobs: int = 0
     detokenize: bool = False
 
@@ -139,7 +140,8 @@ def _params(asked: _Sampling, seed_name: str) -> dict[str, Any]:
         "logprobs": True,
         "stop_token_ids": asked.stop_token_ids,
     }
-    return params if asked.seed is None else {**params, seed_name: asked.seed}
+    wishes = {seed_name: asked.seed, "stop": asked.stop or None}
+    return params | {name: value for name, value in wishes.items() if value is not None}
 
 
 def _answer(prompt_tokens: int, completion: Completion) -> dict[str, Any]:

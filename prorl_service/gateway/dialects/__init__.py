@@ -11,22 +11,23 @@ from prorl_service.gateway.dialects.fields import Body
 class Dialect(Protocol):
     """What each module of this package has."""
 
-    KEEP_ALIVE: bytes
-    """Event that keeps clients from giving up while nothing is sampled yet."""
-
     def request(self, body: Body) -> CallRequest:
         """Reads a request. Raises `Refused`."""
 
     def reply(self, answer: CallReply) -> dict[str, Any]:
         """Writes a reply that is not streamed."""
 
-    def events(self, answer: CallReply, body: Body) -> Iterator[bytes]:
-        """Writes a reply as a stream."""
+    def waiting(self, pending: CallReply, sent: int) -> bytes:
+        """Writes an event that keeps clients from giving up while nothing is sampled yet, as number
+        `sent` of the stream. `pending` has the ids of the reply to come."""
+
+    def events(self, answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:
+        """Writes the stream of a reply, after `sent` events that said to wait."""
 
     def error(self, refusal: Refused) -> dict[str, Any]: ...
 
-    def error_event(self, refusal: Refused) -> bytes:
-        """Ends a stream that has begun."""
+    def error_event(self, refusal: Refused, pending: CallReply, sent: int) -> bytes:
+        """Ends a stream after `sent` events that said to wait."""
 
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -36,16 +37,16 @@ DIALECTS: Mapping[str, Dialect] = {
 }
 """Modules by the end of the path that clients use."""
 
-CALL_PREFIXES = {"/chat/completions": "call_", "/responses": "call_", "/messages": "toolu_"}
-"""Beginnings of the ids of calls, as clients expect them, by the same."""
-
 
 def call_of(dialect: Dialect, body: Body) -> CallRequest:
     """Reads a request, whatever is in it. Raises `Refused`."""
     try:
-        return dialect.request(body)
+        call = dialect.request(body)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise Refused(f"the request has a field of another type than expected: {error}") from error
+    if not call.conversation:
+        raise Refused("the conversation is empty: it needs at least one message")
+    return call
 
 
-__all__ = ["CALL_PREFIXES", "DIALECTS", "Body", "Dialect", "call_of"]
+__all__ = ["DIALECTS", "Body", "Dialect", "call_of"]

@@ -24,7 +24,6 @@ from prorl_service.tokens.formats import ToolSchema
 USED = ("messages", "tools", "max_tokens", "max_completion_tokens", "stream", "stream_options")
 USED_TOO = ("stop", "model", "n", "functions")
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = comment("keep-alive")
 
 
 def request(body: Body) -> CallRequest:
@@ -103,7 +102,11 @@ def reply(answer: CallReply) -> dict[str, Any]:
     return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
 
 
-def events(answer: CallReply, body: Body) -> Iterator[bytes]:
+def waiting(pending: CallReply, sent: int) -> bytes:
+    return comment("keep-alive")
+
+
+def events(answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:
     """Yields the stream of a reply; `body` is that of its request."""
     head = _head(answer, "chat.completion.chunk")
 
@@ -129,13 +132,13 @@ def error(refusal: Refused) -> dict[str, Any]:
     return {"error": {"message": str(refusal), "type": refusal.kind, "param": None, "code": code}}
 
 
-def error_event(refusal: Refused) -> bytes:
+def error_event(refusal: Refused, pending: CallReply, sent: int) -> bytes:
     return data(error(refusal))
 
 
 def _head(answer: CallReply, kind: str) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{answer.turn}",
+        "id": f"chatcmpl-{answer.name}",
         "object": kind,
         "created": answer.created_at,
         "model": answer.model,

@@ -138,7 +138,7 @@ def stop_of(value: Any, where: str) -> tuple[str, ...]:
         case None:
             return ()
         case str():
-            return (value,)
+            return (value,) if value else ()
         case list() if all(isinstance(one, str) for one in value):
             return tuple(one for one in value if one)
     raise Refused(f"{where}: expected text, or a list of texts")

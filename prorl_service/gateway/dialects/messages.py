@@ -1,14 +1,13 @@
 """Messages, Anthropic's dialect: requests read, replies written, streamed and not.
 
 Source: Anthropic's API reference, and what Claude Code and pi send. A reply's reasoning is a
-`thinking` block whose signature names the turn; clients send it back untouched.
+`thinking` block with a signature; clients send it back untouched.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from prorl_service.gateway.calls import CallReply, CallRequest, Refused, Said
+from prorl_service.gateway.calls import CallReply, CallRequest, NoThreads, Refused, Said
 from prorl_service.gateway.dialects import fields
 from prorl_service.gateway.dialects.fields import Body
 from prorl_service.gateway.sse import data
@@ -19,11 +18,12 @@ USED = ("messages", "system", "tools", "max_tokens", "stream", "stop_sequences",
 BILLING = "x-anthropic-billing-header"
 """Beginning of a block that Claude Code puts before its system prompt, for accounts only."""
 OVERLOADED = "overloaded_error"
-KEEP_ALIVE = data({"type": "ping"}, "ping")
 
 
 def request(body: Body) -> CallRequest:
     """Raises `Refused`."""
+    if body.get("thread"):
+        raise NoThreads
     body, omitted = fields.readable(body)
     tools, left_out = _tools(fields.offered(body))
     conversation = [_system(body["system"])] if body.get("system") else []
@@ -31,6 +31,8 @@ def request(body: Body) -> CallRequest:
         conversation += _said(one, f"messages.{number}")
     return CallRequest(
         conversation=conversation,
+        takes_broken_calls=bool(body.get("stream")),
+        call_prefix="toolu_",
         tools=tools,
         max_tokens=fields.limit(body, "max_tokens"),
         is_streamed=bool(body.get("stream")),
@@ -108,12 +110,16 @@ def _assistant(blocks: list[dict[str, Any]], where: str) -> Said:
 
 def reply(answer: CallReply) -> dict[str, Any]:
     content = [_whole(one) for one in _blocks(answer)]
-    return _message(answer, content, _ending(answer), _usage(answer))
+    return _message(answer, content, _usage(answer)) | _ending(answer)
 
 
-def events(answer: CallReply, body: Body) -> Iterator[bytes]:
+def waiting(pending: CallReply, sent: int) -> bytes:
+    return data({"type": "ping"}, "ping")
+
+
+def events(answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:
     """Yields the stream of a reply."""
-    begun = _message(answer, [], None, _usage(answer) | {"output_tokens": 0})
+    begun = _message(answer, [], _usage(answer) | {"output_tokens": 0})
     yield _event("message_start", message=begun)
     for index, block in enumerate(_blocks(answer)):
         empty, deltas = _parts(block)
@@ -121,16 +127,18 @@ def events(answer: CallReply, body: Body) -> Iterator[bytes]:
         for delta in deltas:
             yield _event("content_block_delta", index=index, delta=delta)
         yield _event("content_block_stop", index=index)
-    ending = {"stop_reason": _ending(answer), "stop_sequence": None}
-    yield _event("message_delta", delta=ending, usage=_usage(answer))
+    yield _event("message_delta", delta=_ending(answer), usage=_usage(answer))
     yield _event("message_stop")
 
 
 def error(refusal: Refused) -> dict[str, Any]:
-    return {"type": "error", "error": {"type": refusal.kind, "message": str(refusal)}}
+    found: dict[str, Any] = {"type": refusal.kind, "message": str(refusal)}
+    if isinstance(refusal, NoThreads):
+        found["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": found}
 
 
-def error_event(refusal: Refused) -> bytes:
+def error_event(refusal: Refused, pending: CallReply, sent: int) -> bytes:
     return data(error(refusal), "error")
 
 
@@ -142,26 +150,18 @@ def _blocks(answer: CallReply) -> Iterator[dict[str, Any]]:
     """Yields blocks; the input of a call is its JSON text, under `arguments`."""
     if answer.reasoning:
         thinking = {"type": "thinking", "thinking": answer.reasoning}
-        yield {**thinking, "signature": signature(answer.turn)}
+        yield {**thinking, "signature": f"turn_{answer.name}"}
     if answer.text:
         yield {"type": "text", "text": answer.text}
     for call in answer.calls:
         yield {"type": "tool_use", "id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-def signature(turn: str) -> str:
-    """Returns what names a turn whose reply had reasoning."""
-    return f"turn_{turn}"
-
-
 def _whole(block: dict[str, Any]) -> dict[str, Any]:
-    """Returns a block as it is in a reply that is not streamed, which cannot hold broken JSON: such
-    a call is text there."""
+    """Returns a block as it is in a reply that is not streamed."""
     if block["type"] != "tool_use":
         return block
-    arguments, raw = fields.arguments_of(block["arguments"])
-    if raw:
-        return {"type": "text", "text": json.dumps({"name": block["name"], "input": raw})}
+    arguments, _ = fields.arguments_of(block["arguments"])
     return {"type": "tool_use", "id": block["id"], "name": block["name"], "input": arguments}
 
 
@@ -185,24 +185,29 @@ def _parts(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def _message(
-    answer: CallReply, content: list[dict[str, Any]], ending: str | None, usage: dict[str, int]
+    answer: CallReply, content: list[dict[str, Any]], usage: dict[str, int]
 ) -> dict[str, Any]:
     return {
-        "id": f"msg_{answer.turn}",
+        "id": f"msg_{answer.name}",
         "type": "message",
         "role": "assistant",
         "model": answer.model,
         "content": content,
-        "stop_reason": ending,
+        "stop_reason": None,
         "stop_sequence": None,
         "usage": usage,
     }
 
 
-def _ending(answer: CallReply) -> str:
+def _ending(answer: CallReply) -> dict[str, str | None]:
+    reason, stop = "end_turn", None
     if answer.ending == "length":
-        return "max_tokens"
-    return "tool_use" if answer.calls else "end_turn"
+        reason = "max_tokens"
+    elif answer.calls:
+        reason = "tool_use"
+    elif answer.stop is not None:
+        reason, stop = "stop_sequence", answer.stop
+    return {"stop_reason": reason, "stop_sequence": stop}
 
 
 def _usage(answer: CallReply) -> dict[str, int]:

@@ -6,6 +6,7 @@ several items; their ids name the turn, and clients send them back untouched.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from prorl_service.gateway.calls import (
@@ -27,12 +28,9 @@ WHOLE = ("previous_response_id", "conversation", "prompt")
 USED = ("input", "instructions", "tools", "max_output_tokens", "stream", "model", *WHOLE)
 BETWEEN = "__"
 """What stands between the name of a namespace and that of a tool in it, for the policy."""
-COUNTED = {"type": "response.in_progress", "sequence_number": 0}
-KEEP_ALIVE = data(
-    {**COUNTED, "response": {"object": "response", "status": "in_progress", "output": []}},
-    "response.in_progress",
-)
-"""A real event: Codex's time-out does not count comments."""
+OPENING = ("response.created", "response.in_progress")
+"""Events that begin a stream. The second one keeps it alive, too: Codex's time-out does not count
+comments."""
 
 
 def request(body: Body) -> CallRequest:
@@ -153,12 +151,17 @@ def reply(answer: CallReply) -> dict[str, Any]:
     return _response(answer, _items(answer, {}))
 
 
-def events(answer: CallReply, body: Body) -> Iterator[bytes]:
+def waiting(pending: CallReply, sent: int) -> bytes:
+    kind = OPENING[min(sent, 1)]
+    return _event(sent, kind, response=_begun(pending))
+
+
+def events(answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:
     """Yields the stream of a reply; `body` is that of its request."""
     items = _items(answer, _namespaces(body))
-    numbered = enumerate(_events(answer, items))
-    for number, (kind, values) in numbered:
-        yield data({"type": kind, "sequence_number": number, **values}, kind)
+    left = islice(_events(answer, items), min(sent, len(OPENING)), None)
+    for number, (kind, values) in enumerate(left, sent):
+        yield _event(number, kind, **values)
 
 
 def error(refusal: Refused) -> dict[str, Any]:
@@ -166,14 +169,13 @@ def error(refusal: Refused) -> dict[str, Any]:
     return {"error": {"message": str(refusal), "type": refusal.kind, "param": None, "code": code}}
 
 
-def error_event(refusal: Refused) -> bytes:
-    failed = {"object": "response", "status": "failed", "output": [], **error(refusal)}
-    return data({"type": "response.failed", "response": failed}, "response.failed")
+def error_event(refusal: Refused, pending: CallReply, sent: int) -> bytes:
+    failed = _response(pending, []) | {"status": "failed", "usage": None, **error(refusal)}
+    return _event(sent, "response.failed", response=failed)
 
 
-def item_ids(answer: CallReply) -> list[str]:
-    """Returns what names the turn, in the items of its reply."""
-    return [str(one["id"]) for one in _items(answer, {})]
+def _event(number: int, kind: str, **values: Any) -> bytes:
+    return data({"type": kind, "sequence_number": number, **values}, kind)
 
 
 def _namespaces(body: Body) -> dict[str, tuple[str, str]]:
@@ -190,11 +192,11 @@ def _items(answer: CallReply, namespaces: dict[str, tuple[str, str]]) -> list[di
     items: list[dict[str, Any]] = []
     if answer.reasoning:
         content = [{"type": "reasoning_text", "text": answer.reasoning}]
-        item = {"type": "reasoning", "id": f"rs_{answer.turn}", "summary": []}
+        item = {"type": "reasoning", "id": f"rs_{answer.name}", "summary": []}
         items.append({**item, "content": content, "encrypted_content": None})
     if answer.text or not (answer.reasoning or answer.calls):
         part = {"type": "output_text", "text": answer.text, "annotations": []}
-        item = {"type": "message", "id": f"msg_{answer.turn}", "role": "assistant"}
+        item = {"type": "message", "id": f"msg_{answer.name}", "role": "assistant"}
         items.append({**item, "status": "completed", "content": [part]})
     return items + [_call(one, namespaces) for one in answer.calls]
 
@@ -214,9 +216,8 @@ def _call(call: ReplyCall, namespaces: dict[str, tuple[str, str]]) -> dict[str, 
 
 
 def _events(answer: CallReply, items: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    begun = _response(answer, []) | {"status": "in_progress", "usage": None}
-    yield "response.created", {"response": begun}
-    yield "response.in_progress", {"response": begun}
+    for kind in OPENING:
+        yield kind, {"response": _begun(answer)}
     for index, item in enumerate(items):
         empty, inside = _parts(item)
         yield "response.output_item.added", {"output_index": index, "item": empty}
@@ -243,8 +244,10 @@ def _parts(item: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, dict[s
             [part] = item["content"]
             at = {"content_index": 0}
             return {**item, "content": []}, [
+                ("response.content_part.added", {**at, "part": {**part, "text": ""}}),
                 ("response.reasoning_text.delta", {**at, "delta": part["text"]}),
                 ("response.reasoning_text.done", {**at, "text": part["text"]}),
+                ("response.content_part.done", {**at, "part": part}),
             ]
     arguments = item["arguments"]
     return {**item, "arguments": "", "status": "in_progress"}, [
@@ -253,10 +256,14 @@ def _parts(item: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, dict[s
     ]
 
 
+def _begun(pending: CallReply) -> dict[str, Any]:
+    return _response(pending, []) | {"status": "in_progress", "usage": None}
+
+
 def _response(answer: CallReply, items: list[dict[str, Any]]) -> dict[str, Any]:
     is_cut = answer.ending == "length"
     return {
-        "id": f"resp_{answer.turn}",
+        "id": f"resp_{answer.name}",
         "object": "response",
         "created_at": answer.created_at,
         "status": "incomplete" if is_cut else "completed",

@@ -51,6 +51,7 @@ class SamplingBody(_Strict):
     top_k: int = Field(0, ge=-1, description="0 and -1 keep the whole vocabulary.")
     seed: int | None = None
     stop_token_ids: list[TokenId] = []
+    stop: list[str] = Field([], description="Accepted; the engine samples on, callers cut.")
     ignore_eos: bool = False
     logprobs: Literal[0] | None = Field(None, description="0: that of the sampled token.")
     n: Literal[1] = 1

@@ -37,6 +37,8 @@ class BrokenCall:
     name: str
     arguments: str
     """Text of the arguments, as it was sampled."""
+    written: str
+    """Text of the whole call, as it was sampled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,17 @@ _NAMES = (
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*+:\s*+')
 
 
-def broken_call(body: str) -> BrokenCall | None:
-    """Returns what can be told of the text of a call; None if no tool is named."""
+def broken_call(body: str, tags: tuple[str, str]) -> BrokenCall | None:
+    """Returns what can be told of the text of a call between its tags; None if no tool is named."""
     for pattern in _NAMES:
         if (name := pattern.search(body)) is not None:
             break
     else:
         return None
-    written = body[name.end() :]
+    arguments = body[name.end() :]
     if pattern is _NAMES[0]:
-        written = _json_arguments(body)
-    return BrokenCall(name[1].strip(), written.strip())
+        arguments = _json_arguments(body)
+    return BrokenCall(name[1].strip(), arguments.strip(), body.join(tags))
 
 
 def _json_arguments(body: str) -> str:

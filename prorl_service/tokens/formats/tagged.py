@@ -51,7 +51,8 @@ class Tagged:
         if still_since is not None:
             message = f"the reasoning was not closed with {self.thinking[1]}"
             problem = Problem(message, still_since, len(text))
-            return Reply("", text[still_since:].strip(), problem=problem)
+            thought = text[still_since:].removeprefix(self.thinking[0]).strip()
+            return Reply("", thought, problem=problem)
         outside, bodies = self._without_calls(masked)
         content = "".join(masked[start:stop] for start, stop in outside).replace(_MASK, "")
         if (stray := self._first_stray(masked, outside)) is not None:
@@ -73,7 +74,7 @@ class Tagged:
             try:
                 attempts += self.read(body, types)
             except Malformed:
-                if (broken := broken_call(body)) is not None:
+                if (broken := broken_call(body, self.tags)) is not None:
                     attempts.append(broken)
         return attempts
 

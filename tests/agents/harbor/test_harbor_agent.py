@@ -35,11 +35,11 @@ async def test_several_rewards_are_components(tmp_path: Path) -> None:
 async def test_the_verifier_sees_no_process_of_the_agent(tmp_path: Path) -> None:
     test = """
         sleep 1
-        [ -e /tmp/beat ] && a=$(cat /tmp/beat) && sleep 1 && [ "$a" = "$(cat /tmp/beat)" ]
+        [ -e /app/beat ] && a=$(cat /app/beat) && sleep 1 && [ "$a" = "$(cat /app/beat)" ]
         echo $((1 - $?)) > /logs/verifier/reward.txt
     """
     daemon = (
-        "(setsid sh -c 'while :; do date +%s%N > /tmp/beat; sleep 0.1; done' >/dev/null 2>&1 &)"
+        "(setsid sh -c 'while :; do date +%s%N > /app/beat; sleep 0.1; done' >/dev/null 2>&1 &)"
     )
     ended = await played(directory(tmp_path, test=test), call("bash", command=daemon + "; sleep 1"))
     assert ended.reward == 1.0
@@ -60,6 +60,44 @@ async def test_the_verifier_sees_no_process_of_the_agent(tmp_path: Path) -> None
 )
 async def test_cheats_get_nothing(tmp_path: Path, cheat: str) -> None:
     assert (await played(directory(tmp_path), call("bash", command=cheat))).reward == 0.0
+
+
+OUTSIDE = """
+[ "$(answer)" = 42 ] && [ "$(cat ~/.config/answer)" = 42 ]
+echo $((1 - $?)) > /logs/verifier/reward.txt
+"""
+"""A verifier of files that are not below the working directory."""
+WRITES_OUTSIDE = """\
+printf '#!/bin/sh\\necho 42\\n' > /usr/local/bin/answer && chmod +x /usr/local/bin/answer
+mkdir -p ~/.config && echo 42 > ~/.config/answer
+"""
+
+
+async def test_work_elsewhere_counts_only_if_it_is_declared(tmp_path: Path) -> None:
+    task = directory(tmp_path, test=OUTSIDE)
+    acted = call("bash", command=f"mkdir -p /usr/local/bin; {WRITES_OUTSIDE}")
+    ended = await played(task, acted)
+    assert ended.reward == 0.0
+    assert ended.rollout.reward_components["guard_refused"] == 2
+    [step] = steps_of(ended)
+    assert step["refused"] == ["root/.config", "usr/local/bin/answer"]
+    assert "2 files were left out" in str(step["left_out"])
+    assert "prorl harbor check" in str(step["left_out"])
+    task.toml.verifier.work = ["/root/.config", "/usr/local/bin/answer"]
+    ended = await played(task, acted)
+    assert ended.reward == 1.0
+    assert steps_of(ended)[0]["left_out"] == ""
+
+
+async def test_programs_of_the_image_below_the_working_directory_stay(tmp_path: Path) -> None:
+    healthy = """
+        [environment.healthcheck]
+        command = "mkdir -p /app/.venv/bin && touch /app/.venv/pyvenv.cfg"
+    """
+    test = "[ -e .venv/bin/mine ]; echo $? > /logs/verifier/reward.txt\n"
+    task = directory(tmp_path, toml=healthy, test=test)
+    acted = call("bash", command="touch .venv/bin/mine")
+    assert (await played(task, acted)).reward == 0.0
 
 
 async def test_a_reward_file_that_the_tests_do_not_name_does_not_count(tmp_path: Path) -> None:

@@ -67,6 +67,45 @@ def test_a_verifier_without_a_reward_on_failure_is_found_out(tmp_path: Path) -> 
     assert HarborData.model_validate(task.data).steps[0].verifier.reward_if_absent == 0
 
 
+ELSEWHERE = """\
+[ "$(answer)" = 42 ] && [ "$(cat ~/.config/mine/answer)" = 42 ]
+echo $((1 - $?)) > /logs/verifier/reward.txt
+"""
+WRITES_ELSEWHERE = """\
+#!/bin/bash
+mkdir -p ~/.config/mine /usr/local/bin && echo 42 | tee ~/.config/mine/answer > ~/.bash_history
+printf '#!/bin/sh\\necho 42\\n' > /usr/local/bin/answer && chmod +x /usr/local/bin/answer
+"""
+
+
+def test_what_a_solution_writes_elsewhere_becomes_work(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere"
+    directory(path, test=ELSEWHERE, files={"solution/solve.sh": WRITES_ELSEWHERE})
+    output, results = tmp_path / "tasks.jsonl", tmp_path / "results.json"
+    done = prorl("check", path, "-j", 4, "-o", output, "--json", results)
+    assert done.returncode == 0, done.stderr + done.stdout
+    work = ["root/.config", "usr/local/bin/answer"]
+    assert f"the solution writes elsewhere: work = {json.dumps(work)}" in done.stdout
+    assert [one["work"] for one in json.loads(results.read_text())] == [work]
+    task = Task.model_validate_json(output.read_text())
+    assert HarborData.model_validate(task.data).work == work
+
+
+def test_tests_that_import_from_the_current_directory_are_found_out(tmp_path: Path) -> None:
+    test = (
+        "python3 -m unittest -q answer && r=1; echo ${r:-0} > /logs/verifier/reward.txt\n"
+        "python3 -c 'import json, answer' || echo 0 > /logs/verifier/reward.txt\n"
+    )
+    solve = "echo 'import unittest, json; json.loads(\"1\")' > answer.py\n"
+    directory(tmp_path / "task", test=test, files={"solution/solve.sh": f"#!/bin/bash\n{solve}"})
+    output = tmp_path / "tasks.jsonl"
+    done = prorl("check", tmp_path / "task", "-j", 4, "-o", output)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "isolated = false" in done.stdout
+    task = Task.model_validate_json(output.read_text())
+    assert not HarborData.model_validate(task.data).isolated
+
+
 def test_directories_that_cannot_be_read_stop_no_others(tmp_path: Path) -> None:
     directory(tmp_path / "good")
     for name, toml in [("gpu", "gpus = 1\n"), ("list", '[task]\nname = "x"\n')]:

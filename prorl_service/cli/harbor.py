@@ -186,7 +186,9 @@ def _read(
     with_probes: bool = False,
 ) -> tuple[list[Candidate], list[UnreadableDirectory]]:
     """Shows the directories that are refused. Raises `ProRLError` if nothing is left."""
-    found, refused = read_all(directories, env, strict=strict, with_probes=with_probes)
+    found, refused = read_all(
+        directories, env, strict=strict, builds=builds, with_probes=with_probes
+    )
     show_refused(refused, _console())
     if not found:
         raise ProRLError(f"none of {len(refused)} task directories can be read")

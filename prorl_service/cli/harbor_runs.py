@@ -120,7 +120,8 @@ async def probe_all(
 
 
 def _outcome(probe: str, rollout: Rollout) -> Outcome:
-    problem = "" if rollout.error is None else rollout.error.message
+    error = rollout.error
+    problem = "" if error is None else "; ".join(filter(None, (error.message, error.hint)))
     reported = (rollout.report or {}).get("steps")
     steps = [one for one in reported if isinstance(one, dict)] if isinstance(reported, list) else []
     refused = [str(path) for step in steps for path in _list(step.get("refused"))]

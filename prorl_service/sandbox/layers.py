@@ -23,8 +23,8 @@ HEADERS_BYTES = 32 << 10
 class Guard:
     """What of a layer comes into the sandbox that gets it; `execd.guard` has the rules.
 
-    Paths have no slash at their beginning. A root is a file, a directory, or all names in a
-    directory that begin with a dot (`DIRECTORY/.`).
+    Paths have no slash at their beginning. A root is a file or directory, what is in a directory
+    (`DIRECTORY/`), or all names in it that begin with a dot (`DIRECTORY/.`).
     """
 
     never: tuple[str, ...] = ()

@@ -51,13 +51,13 @@ class Surroundings:
     def guard(self, data: HarborData, step: Step) -> Guard:
         if not data.guard:
             return Guard(never=NEVER)
-        artifacts = [one.source for one in (CONVENTION, *step.artifacts)]
-        work = [self.workdir, *(posixpath.join(self.workdir, one) for one in artifacts)]
-        protected = [posixpath.join(self.home, "."), *self.installed, *self._programs()]
+        artifacts = [posixpath.join(self.workdir, one.source) for one in step.artifacts]
+        inside = [posixpath.join(one, "") for one in (self.workdir, CONVENTION.source)]
+        settings = posixpath.join(self.home, ".")
         return Guard(
             never=NEVER,
-            work=_roots([*work, *data.work]),
-            protected=_roots([*protected, *data.protected]),
+            work=_roots([*inside, *artifacts, *data.work]),
+            protected=_roots([settings, *self.installed, *self._programs(), *data.protected]),
             allow=_roots(data.allow),
         )
 
@@ -69,7 +69,7 @@ class Surroundings:
 
 def _roots(paths: list[str]) -> tuple[str, ...]:
     """Returns them as a guard has them. The root directory is too much to be one."""
-    return tuple(root for path in paths if (root := path.strip("/")))
+    return tuple(root for path in paths if (root := path.lstrip("/")))
 
 
 async def pin(workplace: Workplace, *, isolated: bool) -> str:

@@ -21,7 +21,7 @@ MOST = 64 << 20
 IMAGE_LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=64, file_mb=16)
 GUARD = Guard(
     never=("tests", "logs/verifier"),
-    work=("app", "usr/local/bin/tool", "opt/data", "root"),
+    work=("app/", "usr/local/bin/tool", "opt/data", "root"),
     protected=("app/.venv", "root/."),
     allow=("srv/*.txt",),
 )
@@ -165,8 +165,9 @@ async def test_sockets_fifos_and_unreadable_files_are_left_out() -> None:
          "app/x.DIST-info/entry_points.txt"),
         ("mkdir -p /app/usercustomize; touch /app/usercustomize/__init__.py",
          "app/usercustomize/__init__.py"),
-        ("mkdir -p /app; cd /app; git init -q --template=; mkdir .git/hooks; echo >.git/hooks/update",
+        ("mkdir -p /app; cd /app; git init -q --template=; mkdir .git/hooks; >.git/hooks/update",
          "app/.git/config,app/.git/hooks/update"),
+        ("mkdir /opt/work; ln -s /opt/work /app", "app"),
         ("rm -r /usr/share/debconf; mkdir /usr/share/debconf; rm -r /var/lib",
          "usr/share/debconf,var/lib"),
     ],
@@ -207,9 +208,17 @@ async def test_work_that_is_named_passes_as_settings() -> None:
 
 async def test_directories_that_are_not_work_stay_as_they_are() -> None:
     async with new_provider("apptainer") as provider:
-        script = "mkdir -p /app /var/new; chmod 700 /usr /app; echo x > /app/file"
-        look = "stat -c %a /usr /app; ls -d /var/new 2>/dev/null; cat /app/file"
+        script = "mkdir -p /app/a /var/new; chmod 700 /usr /app/a; echo x > /app/file"
+        look = "stat -c %a /usr /app/a; ls -d /var/new 2>/dev/null; cat /app/file"
         assert await moved(provider, script, GUARD, look) == "755\n700\nx|"
+
+
+async def test_work_that_was_deleted_stays_deleted() -> None:
+    guard = Guard(work=("etc/",), protected=("etc/apt",))
+    async with new_provider("apptainer") as provider:
+        script = "rm -r /etc/* 2>/dev/null; mkdir /etc/new; touch /etc/new/a"
+        look = "ls /etc/debian_version /etc/new 2>/dev/null; ls -d /etc/apt"
+        assert await moved(provider, script, guard, look) == "/etc/new:\na\n/etc/apt|etc/apt"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a//b"])

@@ -186,7 +186,11 @@ def faults(outcomes: Sequence[Outcome]) -> list[str]:
     by_probe = {one.probe: one for one in outcomes}
     nothing = by_probe.get(NOTHING)
     base = None if nothing is None else nothing.reward
-    found = [f"{one.probe}: {one.problem}" for one in outcomes if one.reward is None]
+    problems = dict.fromkeys(one.problem for one in outcomes if one.reward is None)
+    found = [
+        f"{', '.join(one.probe for one in outcomes if one.problem == said)}: {said}"
+        for said in problems
+    ]
     found += [said for one in outcomes if (said := _fault(one, base))]
     if ORACLE not in by_probe:
         found.append("it has no solution/solve.sh to check with")

@@ -30,6 +30,7 @@ FETCHED = "prorl-fetched.tar"
 INSTALLED_TO = re.compile(r"(usr|opt|etc|s?bin|lib(32|64)?|var/cache|var/lib)/")
 CACHED_IN = re.compile(r"(root|home/[^/]+)/\.")
 """Caches and tools of a user, which may be below the working directory."""
+_COMPILED = re.compile(r"__pycache__/([^/.]+)\.[^/]+\.pyc$")
 OFFLINE = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1"}
 """Variables by which installers take what they have, and do not wait for a network."""
 
@@ -96,6 +97,7 @@ def kept(
     out."""
     content = io.BytesIO()
     files: dict[str, None] = {}
+    written = names(layer)
     [whole] = layer.pieces(max(1, layer.size_bytes))  # a link may be far from its file
     with (
         tarfile.open(fileobj=content, mode="w") as new,
@@ -105,7 +107,9 @@ def kept(
             path = entry.name
             if path in without or "/.wh." in f"/{path}" or not _is_fetched(path, workdir):
                 continue
-            if entry.isfile() and _digest(old, entry) in tests:
+            if (source := _COMPILED.sub(r"\1.py", path)) != path and source not in written:
+                continue  # compiled from the image's code
+            if (entry.isreg() or entry.islnk()) and _digest(old, entry) in tests:
                 continue
             if not entry.isdir():
                 files[path] = None

@@ -34,8 +34,8 @@ class Guard:
         protected: Sequence[str],
         allow: Sequence[str],
     ) -> None:
-        """Paths have no slash at their beginning. A root is a file, a directory, or all names in
-        a directory that begin with a dot (`DIRECTORY/.`).
+        """Paths have no slash at their beginning. A root is a file or directory, what is in a
+        directory (`DIRECTORY/`), or all names in it that begin with a dot (`DIRECTORY/.`).
 
         `never` are roots of which nothing is restored. Of the others, the longest of `work` and
         `protected` says whether a path is; without `work`, all is. Files that match a pattern of
@@ -78,7 +78,7 @@ def _longest(roots: Sequence[str], path: str) -> int:
 
 
 def _holds(root: str, path: str) -> bool:
-    if f"/{root}".endswith("/."):
+    if f"/{root}".endswith(("/", "/.")):
         return path.startswith(root)
     return path == root or path.startswith(f"{root}/")
 

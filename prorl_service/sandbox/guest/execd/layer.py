@@ -170,7 +170,7 @@ class _Restoring:
                 _remove(parent, path.rpartition("/")[2])
 
     def _empty(self, path: str) -> None:
-        if self._guard.refuses(path, is_directory=True):
+        if self._guard.refuses(f"{path}/{OPAQUE}"):
             self._refuse(None, path)
             return
         with _directory(path.split("/")) as directory:

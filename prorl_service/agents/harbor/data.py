@@ -137,8 +137,8 @@ class HarborData(_Data):
     allow: list[str] = Field([], description="Patterns of paths that are restored nevertheless.")
     isolated: bool = Field(
         True,
-        description="Whether the verifier's Python finds no modules in the current directory and"
-        " the user's site; otherwise it finds them last.",
+        description="Whether the verifier's Python leaves out the current directory and the user's"
+        " site, and takes modules of the image first; otherwise the directory is searched last.",
     )
     skills: str | None = Field(None, description="Directory of skills in the image, for the agent.")
     about: dict[str, JsonValue] = Field({}, description="The task's own [metadata], for people.")

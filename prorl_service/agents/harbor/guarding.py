@@ -53,11 +53,11 @@ class Surroundings:
             return Guard(never=NEVER)
         artifacts = [posixpath.join(self.workdir, one.source) for one in step.artifacts]
         inside = [posixpath.join(one, "") for one in (self.workdir, CONVENTION.source)]
-        settings = posixpath.join(self.home, ".")
+        settings = [posixpath.join(self.home, "."), posixpath.join(self.workdir, "__init__.py")]
         return Guard(
             never=NEVER,
             work=_roots([*inside, *artifacts, *data.work]),
-            protected=_roots([settings, *self.installed, *self._programs(), *data.protected]),
+            protected=_roots([*settings, *self.installed, *self._programs(), *data.protected]),
             allow=_roots(data.allow),
         )
 

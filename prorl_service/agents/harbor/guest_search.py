@@ -12,23 +12,34 @@ from importlib.machinery import PathFinder
 
 WORK, ISOLATED = "PRORL_WORK", "PRORL_ISOLATED"
 """Variables: the working directory with a slash at its end; whether the current directory is left
-out, not searched last."""
+out and the rest of the work searched after the image, not only at the end of the path."""
 
 
-class CurrentDirectory:
-    """A finder that finds nothing. Its first call moves the current directory, which is on the path
-    only after this module has run."""
+class ImageFirst:
+    """Finds modules of the image, whatever the path says, for programs that are not the agent's."""
+
+    is_moved = False
+    """Whether the current directory was moved, which is on the path only after this module has
+    run."""
 
     @classmethod
-    def find_spec(cls, name: str, path: object = None, target: object = None) -> None:
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> object:
         script = getattr(sys, "argv", [""])[0]
-        if script not in ("", "-", "-c", "-m"):
-            sys.meta_path.remove(cls)
-        elif sys.path[0] in ("", os.getcwd()):
-            sys.meta_path.remove(cls)
+        has_file = script not in ("", "-", "-c", "-m")
+        if path is not None or (has_file and _is_work(script)):
+            return None
+        if not (cls.is_moved or has_file) and sys.path[0] in ("", os.getcwd()):
+            cls.is_moved = True
             directory = sys.path.pop(0)
             if ISOLATED not in os.environ or (script == "-m" and _is_missing(_module())):
                 sys.path.append(directory)
+        if ISOLATED not in os.environ:
+            return None
+        return PathFinder.find_spec(name, [one for one in sys.path if not _is_work(one)])
+
+
+def _is_work(path: str) -> bool:
+    return (os.path.abspath(path) + "/").startswith(os.environ[WORK])
 
 
 def _module() -> str:
@@ -43,5 +54,5 @@ def _is_missing(module: str) -> bool:
 
 
 if WORK in os.environ:
-    sys.path.sort(key=lambda path: (path + "/").startswith(os.environ[WORK]))
-    sys.meta_path.insert(0, CurrentDirectory)
+    sys.path.sort(key=_is_work)
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), ImageFirst)  # type: ignore[arg-type]

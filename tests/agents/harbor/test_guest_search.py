@@ -45,6 +45,12 @@ def test_modules_of_the_current_directory_are_not_found(work: Path) -> None:
     assert said(work, "-c", "import helper") == "error"
 
 
+def test_a_path_that_is_added_later_comes_after_the_image(work: Path) -> None:
+    added = f"import sys; sys.path.insert(0, {str(work)!r}); import helper; {FOUND}"
+    assert said(work, "-c", added) == "helper False"
+    assert said(work, "-c", added, isolated=False) == "helper True"
+
+
 def test_they_are_found_last_if_the_task_needs_them(work: Path) -> None:
     assert said(work, "-c", f"import helper; {FOUND}", isolated=False) == "helper False"
 

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 SETTINGS = (
     # pytest and coverage, in the directories of tests and above them.
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
-    *("pyproject.toml", "tox.ini", "setup.cfg", ".coveragerc"),
+    *("pyproject.toml", "tox.ini", "setup.cfg", ".coveragerc", "test/__init__.py"),
+    "tests/__init__.py",
     # Python, on its search path.
     *("sitecustomize*", "usercustomize*", "__pycache__/*", "*-info/entry_points.txt"),
-    # git, in the repository of the current directory.
+    # git and installers, in the current directory.
     *(".git", ".git/config*", ".git/hooks/*"),
+    *("uv.toml", ".python-version", ".npmrc", ".cargo/config*"),
 )
 """Files that programs load unasked from where they run: restored only if they are work by name."""
 CLOSED = ("tests", "solution", "logs", "proc")

@@ -55,8 +55,10 @@ def test_they_are_found_last_if_the_task_needs_them(work: Path) -> None:
     assert said(work, "-c", f"import helper; {FOUND}", isolated=False) == "helper False"
 
 
-def test_a_path_to_the_work_is_searched_last(work: Path) -> None:
-    assert said(work, "-c", f"import helper; {FOUND}", paths=str(work)) == "helper False"
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_path_to_the_work_is_searched_last(work: Path, isolated: bool) -> None:
+    command = f"import helper; {FOUND}"
+    assert said(work, "-c", command, isolated=isolated, paths=str(work)) == "helper False"
 
 
 def test_a_program_of_the_agents_finds_its_own(work: Path) -> None:

@@ -4,13 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from prorl_service.agents.harbor.data import Artifact, HarborData, Place, Step, Verifier
+from prorl_service.agents.harbor.guarding import Surroundings
+from prorl_service.agents.harbor.workplace import Workplace
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client.harness import with_harness
+from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.schemas import Blame, FinishReason
 from prorl_service.testing import play
 from prorl_service.testing.playing import Played
 from prorl_service.testing.replies import call
 from tests.agents.harbor.directories import DONE, LIMITS, SOLVE, directory, played
+from tests.sandbox.sandboxes import new_provider, started
 
 pytestmark = pytest.mark.processes
 
@@ -89,15 +94,30 @@ async def test_work_elsewhere_counts_only_if_it_is_declared(tmp_path: Path) -> N
     assert steps_of(ended)[0]["left_out"] == ""
 
 
-async def test_programs_of_the_image_below_the_working_directory_stay(tmp_path: Path) -> None:
-    healthy = """
-        [environment.healthcheck]
-        command = "mkdir -p /app/.venv/bin && touch /app/.venv/pyvenv.cfg"
+async def test_programs_of_the_image_below_the_working_directory_are_protected() -> None:
+    script = """
+        mkdir -p '/app/a b/.venv/bin' /app/web/node_modules /app/mine/deep/er/.venv /app/bin
+        touch '/app/a b/.venv/pyvenv.cfg' /app/mine/deep/er/.venv/pyvenv.cfg
+        PATH=/app/bin:/app/tool/bin:$PATH
     """
-    test = "[ -e .venv/bin/mine ]; echo $? > /logs/verifier/reward.txt\n"
-    task = directory(tmp_path, toml=healthy, test=test)
-    acted = call("bash", command="touch .venv/bin/mine")
-    assert (await played(task, acted)).reward == 0.0
+    async with new_provider("apptainer") as provider, started(provider) as sandbox:
+        workplace = Workplace(sandbox, Place(workdir="/app"), ImageConfig())
+        await workplace.bash(script, 20)
+        surroundings = await Surroundings.of(workplace)
+    step = Step(verifier=Verifier(), artifacts=[Artifact(source="out"), Artifact(source="/srv/x")])
+    data = HarborData(steps=[step], work=["/usr/bin/mine"], protected=["root/x"], allow=["/a*"])
+    guard = surroundings.guard(data, step)
+    assert guard.work == ("app/", "logs/artifacts/", "app/out", "srv/x", "usr/bin/mine")
+    own = {"root/.", "app/__init__.py", "app/a b/.venv", "app/web/node_modules", "app/bin"}
+    assert {*guard.protected} >= own | {"app/tool", "root/x"}
+    assert not any("deep" in one for one in guard.protected)
+    assert guard.allow == ("a*",)
+
+
+async def test_the_root_directory_is_no_work() -> None:
+    step = Step(verifier=Verifier())
+    guard = Surroundings("/", "/root", (), ()).guard(HarborData(steps=[step]), step)
+    assert guard.work == ("logs/artifacts/",)
 
 
 async def test_a_reward_file_that_the_tests_do_not_name_does_not_count(tmp_path: Path) -> None:

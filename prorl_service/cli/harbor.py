@@ -14,18 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from prorl_service.agents.harbor.directory.checks import (
-    NOTHING,
-    ORACLE,
-    Outcome,
-    absent_steps,
-    faults,
-    with_absent,
-)
+from prorl_service.agents.harbor.data import HarborData
+from prorl_service.agents.harbor.directory.checks import Outcome, absent_steps, faults, with_absent
 from prorl_service.agents.harbor.directory.preparation import PreparingAgent, prepared
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.cli.harbor_reading import UnreadableDirectory, read_all, say, show_refused
-from prorl_service.cli.harbor_runs import Candidate, evaluate, probe_all
+from prorl_service.cli.harbor_runs import Candidate, Results, check_all, evaluate, study
 from prorl_service.cli.presets import known
 from prorl_service.cli.try_options import ModelOptions
 from prorl_service.client.harness import with_harness
@@ -38,7 +32,6 @@ from prorl_service.server.settings import SandboxOptions, ServiceSettings, panel
 
 harbor = App(name="harbor", help="Check, run and prepare tasks in Harbor's format.")
 
-Results = Mapping[str, list[Outcome]]
 Variables = Annotated[
     tuple[str, ...],
     Parameter(name="--env", metavar="NAME=VALUE", help="Variable of the host that tasks name."),
@@ -46,6 +39,9 @@ Variables = Annotated[
 Parallel = Annotated[PositiveInt, Parameter(name=("--parallel", "-j"), help="Rollouts at a time.")]
 Strict = Annotated[
     bool, Parameter(negative="", help="Stop at the first directory that cannot be read.")
+]
+Build = Annotated[
+    bool, Parameter(negative="", help="Build Dockerfiles although tasks name images.")
 ]
 Sandboxes = Annotated[SandboxOptions, panel("Sandboxes")]
 
@@ -61,21 +57,22 @@ def check(
     ] = None,
     env: Variables = (),
     strict: Strict = False,
+    build: Build = False,
     sandboxes: Sandboxes = SandboxOptions(),
 ) -> int:
     """Check that tasks are sound: the solution gets 1, doing nothing does not, cheats gain nothing.
 
     Exits with code 0 if all tasks are, else with 1.
     """
-    found, refused = _read(directories, env, strict=strict, with_probes=True)
+    found, refused = _read(directories, env, strict=strict, builds=build, with_probes=True)
     settings = ServiceSettings(sandboxes=replace(sandboxes, warm_sandboxes=0))
-    results = asyncio.run(probe_all(found, settings, parallel=parallel, say=say))
-    problems = {task: faults(outcomes) for task, outcomes in results.items()}
-    _show_checks(results, problems)
+    checked = check_all(found, settings, parallel=parallel, say=say)
+    chosen, results = asyncio.run(checked)
+    problems = _shown(chosen, results)
     if output is not None:
-        output.write_text(json.dumps(_as_json(results, problems), indent=1) + "\n")
+        output.write_text(json.dumps(_as_json(chosen, results, problems), indent=1) + "\n")
     if tasks is not None:
-        _write_sound(tasks, found, results, problems)
+        _write_sound(tasks, chosen, results, problems)
     return 1 if refused or any(problems.values()) else 0
 
 
@@ -88,6 +85,7 @@ def run(
     output: Annotated[Path | None, Parameter(name="--json", help="File for rollouts.")] = None,
     env: Variables = (),
     strict: Strict = False,
+    build: Build = False,
     model: Annotated[ModelOptions, panel("Model")] = ModelOptions(),
     sampling: Annotated[Sampling, panel("Sampling")] = Sampling(),
     limits: Annotated[Limits, panel("Limits")] = Limits(eval_timeout_s=3600, max_turns=64),
@@ -97,7 +95,7 @@ def run(
 
     Exits with code 1 if a directory was refused.
     """
-    found, refused = _read(directories, env, strict=strict)
+    found, refused = _read(directories, env, strict=strict, builds=build)
     tasks = [one.task for one in found]
     if harness is not None:
         program = known(harness)
@@ -129,13 +127,14 @@ def tasks(
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File, a task a line.")],
     env: Variables = (),
     strict: Strict = False,
+    build: Build = False,
 ) -> int:
     """Write tasks as trainers send them, for a data set; their files go into the cache.
 
     This machine and the service share the cache: set the same $PRORL_CACHE. Exits with code 1 if a
     directory was refused.
     """
-    found, refused = _read(directories, env, strict=strict)
+    found, refused = _read(directories, env, strict=strict, builds=build)
     _write([one.task for one in found], output)
     say(f"{len(found)} tasks in {output}")
     return 1 if refused else 0
@@ -148,34 +147,24 @@ def prepare(
     parallel: Parallel = 2,
     env: Variables = (),
     strict: Strict = False,
+    build: Build = False,
     sandboxes: Sandboxes = SandboxOptions(),
 ) -> int:
     """Keep in the images what verifiers fetch from the network, so that training needs none.
 
-    Runs each solution and its verifier once with the network that the task asks for, then again
-    without. Writes the tasks that still give their solution a 1 and nothing else, as `tasks` does.
+    Runs each solution and its verifier with the network that the task asks for, then checks the
+    tasks without one, as `check` does. Writes those that are sound, as `tasks` does.
     """
-    candidates, refused = _read(directories, env, strict=strict, with_probes=True)
+    found, refused = _read(directories, env, strict=strict, builds=build, with_probes=True)
     options = replace(sandboxes, warm_sandboxes=0)
     with_network = ServiceSettings(sandboxes=replace(options, task_network=True))
-    PreparingAgent.fetched.clear()
-    fetching = probe_all(
-        candidates,
-        with_network,
-        parallel=parallel,
-        say=say,
-        agent=PreparingAgent,
-        only=(ORACLE,),
-    )
-    asyncio.run(fetching)
+    fetching = study(found, with_network, parallel=parallel, say=say, agent=PreparingAgent)
+    candidates, _ = asyncio.run(fetching)
     done = [_prepared(one) for one in candidates]
     offline = ServiceSettings(sandboxes=options)
-    results = asyncio.run(
-        probe_all(done, offline, parallel=parallel, say=say, only=(ORACLE, NOTHING))
-    )
-    problems = {task: faults(outcomes) for task, outcomes in results.items()}
-    _show_checks(results, problems)
-    _write_sound(output, done, results, problems)
+    chosen, results = asyncio.run(check_all(done, offline, parallel=parallel, say=say))
+    problems = _shown(chosen, results)
+    _write_sound(output, chosen, results, problems)
     return 1 if refused or any(problems.values()) else 0
 
 
@@ -183,16 +172,23 @@ def _prepared(one: Candidate) -> Candidate:
     fetched = PreparingAgent.fetched.get(one.task.task_id, [])
     for step in fetched:
         hosts = ", ".join(f"{host} ({count})" for host, count in step.hosts.items())
-        size = f"{step.files} files, {len(step.tar) / 1e6:.1f} MB"
+        size = f"{len(step.files)} files, {len(step.tar) / 1e6:.1f} MB"
         say(f"{one.directory.name}: kept {size}; hosts: {hosts or 'none'}")
-    return Candidate(one.directory, prepared(one.directory, one.task, fetched))
+    return Candidate(one.directory, prepared(one.task, fetched))
 
 
 def _read(
-    directories: Sequence[Path], env: Sequence[str], *, strict: bool, with_probes: bool = False
+    directories: Sequence[Path],
+    env: Sequence[str],
+    *,
+    strict: bool,
+    builds: bool,
+    with_probes: bool = False,
 ) -> tuple[list[Candidate], list[UnreadableDirectory]]:
     """Shows the directories that are refused. Raises `ProRLError` if nothing is left."""
-    found, refused = read_all(directories, env, strict=strict, with_probes=with_probes)
+    found, refused = read_all(
+        directories, env, strict=strict, builds=builds, with_probes=with_probes
+    )
     show_refused(refused, _console())
     if not found:
         raise ProRLError(f"none of {len(refused)} task directories can be read")
@@ -222,20 +218,31 @@ def _write(tasks: Sequence[Task], output: Path) -> None:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _show_checks(results: Results, problems: Mapping[str, Sequence[str]]) -> None:
+def _shown(candidates: Sequence[Candidate], results: Results) -> dict[str, list[str]]:
+    """Shows what probes got. Returns the problems of each task."""
     names = list(dict.fromkeys(one.probe for some in results.values() for one in some))
     table = Table("task", *names, "verdict", box=None)
-    for task, outcomes in results.items():
-        rewards = {one.probe: one.reward for one in outcomes}
-        cells = [_cell(rewards.get(name)) if name in rewards else "" for name in names]
-        table.add_row(escape(task), *cells, escape("; ".join(_verdict(outcomes, problems[task]))))
+    problems = {name: faults(outcomes) for name, outcomes in results.items()}
+    for one in candidates:
+        name = one.directory.name
+        rewards = {outcome.probe: outcome.reward for outcome in results[name]}
+        cells = [_cell(rewards.get(probe)) if probe in rewards else "" for probe in names]
+        verdict = [*(problems[name] or ["sound"]), *_needs(one, results[name])]
+        table.add_row(escape(name), *cells, escape("; ".join(verdict)))
     _console().print(table)
+    return problems
 
 
-def _verdict(outcomes: Sequence[Outcome], problems: Sequence[str]) -> list[str]:
-    said = list(problems) or ["sound"]
+def _needs(one: Candidate, outcomes: Sequence[Outcome]) -> list[str]:
+    """Returns what was found out that task.toml may say, in its words."""
+    data, toml = HarborData.model_validate(one.task.data), one.directory.toml.verifier
+    said = []
     if absent_steps(outcomes):
         said.append("the verifier gives no reward when it fails: reward_if_absent = 0")
+    if data.work != toml.work:
+        said.append(f"the solution writes elsewhere: work = {json.dumps(data.work)}")
+    if data.isolated != toml.isolated:
+        said.append("tests import from the current directory: isolated = false")
     return said
 
 
@@ -243,12 +250,17 @@ def _cell(reward: float | None) -> str:
     return "error" if reward is None else f"{reward:g}"
 
 
-def _as_json(results: Results, problems: Mapping[str, Sequence[str]]) -> list[dict[str, object]]:
+def _as_json(
+    candidates: Sequence[Candidate], results: Results, problems: Mapping[str, Sequence[str]]
+) -> list[dict[str, object]]:
+    data = {one.directory.name: HarborData.model_validate(one.task.data) for one in candidates}
     return [
         {
             "task": task,
             "problems": problems[task],
             "reward_if_absent": 0 if absent_steps(outcomes) else None,
+            "work": data[task].work,
+            "isolated": data[task].isolated,
             "probes": [
                 {
                     "name": one.probe,

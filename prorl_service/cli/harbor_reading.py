@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from prorl_service.agents.harbor.directory.checks import probes
+from prorl_service.agents.harbor.directory.checks import oracle
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.cli.harbor_runs import Candidate
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
@@ -28,10 +28,11 @@ def read_all(
     env: Sequence[str] = (),
     *,
     strict: bool,
+    builds: bool = False,
     with_probes: bool = False,
 ) -> tuple[list[Candidate], list[UnreadableDirectory]]:
     """Reads task directories, and those in directories of them; `with_probes`, their solutions,
-    too.
+    too. `builds`: Dockerfiles come before images that tasks name.
 
     Raises `ProRLError`: if there is no task, and if `strict` for the first that cannot be read.
     """
@@ -42,7 +43,7 @@ def read_all(
     refused: list[UnreadableDirectory] = []
     for path in [path for one in directories for path in _task_paths(one)]:
         try:
-            one = _read(path, variables, found, with_probes=with_probes)
+            one = _read(path, variables, found, builds=builds, with_probes=with_probes)
         except TaskError as error:
             if strict:
                 raise
@@ -62,17 +63,18 @@ def _read(
     variables: Mapping[str, str],
     others: Mapping[str, Candidate],
     *,
+    builds: bool,
     with_probes: bool,
 ) -> Candidate:
     """Raises `TaskError`."""
     try:
-        directory = TaskDirectory.read(path, variables)
+        directory = TaskDirectory.read(path, variables, builds=builds)
         if (other := others.get(directory.name)) is not None:
             raise TaskError(
                 f"{path}: its name {directory.name!r} is that of {other.directory.path}"
             )
         if with_probes:
-            probes(directory)
+            oracle(directory)
         return Candidate(directory, directory.task())
     except (OSError, ValueError) as error:  # a file that cannot be read, or is not UTF-8
         raise TaskError(f"{path}: {error}") from error

@@ -1,13 +1,22 @@
 """Rollouts of `prorl harbor`, by a service inside this process."""
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from prorl_service.agents.harbor.directory.checks import Outcome, probed, probes
+from prorl_service.agents.harbor.directory.checks import (
+    VARIANTS,
+    Outcome,
+    oracle,
+    others,
+    passes,
+    probed,
+    variants,
+)
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
-from prorl_service.agents.harbor.probes import ProbeAgent
+from prorl_service.agents.harbor.probes import Probe, ProbeAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.cli.try_options import Source
 from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
@@ -20,6 +29,7 @@ DONE = "Done."
 LONGEST_S = 24 * 3600.0
 """Budget of each stage of a probe: the task's own limits end it."""
 
+_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 Say = Callable[[str], None]
 
 
@@ -31,19 +41,61 @@ class Candidate:
     task: Task
 
 
-async def probe_all(
+Results = dict[str, list[Outcome]]
+"""What probes got, by the names of tasks."""
+
+
+async def study(
     candidates: Sequence[Candidate],
     settings: ServiceSettings,
     *,
     parallel: int,
     say: Say,
     agent: type[ProbeAgent] = ProbeAgent,
-    only: Collection[str] | None = None,
-) -> dict[str, list[Outcome]]:
-    """Returns what the probes of each task got, by the task's name. `only`: names of probes.
+) -> tuple[list[Candidate], Results]:
+    """Runs the solutions. Returns the candidates with what those need that do not pass as they are,
+    and what the solutions got. Raises `ProRLError`."""
 
-    Raises `ProRLError`.
-    """
+    async def ran(some: Sequence[Candidate]) -> Results:
+        return await probe_all(some, oracle, settings, parallel=parallel, say=say, agent=agent)
+
+    first = await ran(candidates)
+    chosen, results = list(candidates), dict(first)
+    for number in range(VARIANTS):
+        tried = {}
+        for index, one in enumerate(candidates):
+            outcomes = results[one.directory.name]
+            if outcomes and not passes(outcomes[0]):
+                task = list(variants(one.task, first[one.directory.name][0]))[number]
+                if task != one.task:
+                    tried[index] = Candidate(one.directory, task)
+        again = await ran([*tried.values()]) if tried else {}
+        for index, one in tried.items():
+            if passes(again[one.directory.name][0]):
+                chosen[index], results[one.directory.name] = one, again[one.directory.name]
+    return chosen, results
+
+
+async def check_all(
+    candidates: Sequence[Candidate], settings: ServiceSettings, *, parallel: int, say: Say
+) -> tuple[list[Candidate], Results]:
+    """Returns the candidates with what their solutions need, and what all probes got. Raises
+    `ProRLError`."""
+    chosen, results = await study(candidates, settings, parallel=parallel, say=say)
+    rest = await probe_all(chosen, others, settings, parallel=parallel, say=say)
+    return chosen, {name: [*found, *rest[name]] for name, found in results.items()}
+
+
+async def probe_all(
+    candidates: Sequence[Candidate],
+    probes: Callable[[TaskDirectory], Sequence[Probe]],
+    settings: ServiceSettings,
+    *,
+    parallel: int,
+    say: Say,
+    agent: type[ProbeAgent] = ProbeAgent,
+) -> Results:
+    """Returns what the probes of each task got. Raises `ProRLError`."""
     registry = AgentRegistry()
     registry.add(agent, "prorl harbor")
     limits = Limits(init_timeout_s=LONGEST_S, run_timeout_s=LONGEST_S, eval_timeout_s=LONGEST_S)
@@ -51,12 +103,11 @@ async def probe_all(
     submitted = []
     for number, one in enumerate(candidates):
         for probe in probes(one.directory):
-            if only is None or probe.name in only:
-                group_id = f"{number}-{probe.name.replace(' ', '-')}"
-                groups[group_id] = one.directory.name, probe.name
-                task = probed(one.task, probe, agent.name)
-                submitted.append(Group(group_id=group_id, task=task, limits=limits))
-    results: dict[str, list[Outcome]] = {one.directory.name: [] for one in candidates}
+            group_id = f"{number}-{_ID.sub('-', probe.name)}"
+            groups[group_id] = one.directory.name, probe.name
+            task = probed(one.task, probe, agent.name)
+            submitted.append(Group(group_id=group_id, task=task, limits=limits))
+    results: Results = {one.directory.name: [] for one in candidates}
     steps = max((len(one.directory.toml.steps) for one in candidates), default=1)
     async with (
         scripted_engine([[DONE] * max(1, steps)]) as engine,
@@ -69,7 +120,8 @@ async def probe_all(
 
 
 def _outcome(probe: str, rollout: Rollout) -> Outcome:
-    problem = "" if rollout.error is None else rollout.error.message
+    error = rollout.error
+    problem = "" if error is None else "; ".join(filter(None, (error.message, error.hint)))
     reported = (rollout.report or {}).get("steps")
     steps = [one for one in reported if isinstance(one, dict)] if isinstance(reported, list) else []
     refused = [str(path) for step in steps for path in _list(step.get("refused"))]

@@ -127,9 +127,9 @@ class Sandbox(Protocol):
         `SandboxError` if the kind does not know what was written: `process`.
         """
 
-    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
-        """Puts a layer on top of the files of a sandbox in which nothing has run yet. Returns the
-        paths that `guard` left out."""
+    async def restore_layer(self, layer: Layer, guard: Guard) -> dict[str, int]:
+        """Puts a layer on top of the files of an untouched image. Returns what `guard` left out:
+        numbers of files, by roots that would declare them as work."""
 
     async def listen(self, port: int) -> socket.socket:
         """Opens a port on the loopback inside, and returns its socket, which the caller owns: what

@@ -21,19 +21,20 @@ HEADERS_BYTES = 32 << 10
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What of a layer stays out of the sandbox that gets it; `execd.guard` has the rules.
+    """What of a layer comes into the sandbox that gets it; `execd.guard` has the rules.
 
-    Paths have no slash at their beginning. Without `trees`, only `never` is left out.
+    Paths have no slash at their beginning. A root is a file or directory, what is in a directory
+    (`DIRECTORY/`), or all names in it that begin with a dot (`DIRECTORY/.`).
     """
 
     never: tuple[str, ...] = ()
-    """Files and directories that are not restored."""
-    search: tuple[str, ...] = ()
-    """Directories in which programs are found: none may come before the image's."""
-    trees: tuple[str, ...] = ()
-    """Directories in which the image's own files stay as they are."""
+    """Roots of which nothing is restored."""
+    work: tuple[str, ...] | None = None
+    """Roots that are restored; None: all."""
+    protected: tuple[str, ...] = ()
+    """Roots within those that stay as the image has them."""
     allow: tuple[str, ...] = ()
-    """Patterns of paths that are restored although they are guarded."""
+    """Patterns of paths that are restored nevertheless."""
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)

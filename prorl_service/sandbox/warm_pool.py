@@ -321,7 +321,7 @@ class WarmSandbox:
     async def save_layer(self, *, max_bytes: int) -> Layer:
         return await self._inner().save_layer(max_bytes=max_bytes)
 
-    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
+    async def restore_layer(self, layer: Layer, guard: Guard) -> dict[str, int]:
         return await self._inner().restore_layer(layer, guard)
 
     async def listen(self, port: int) -> socket.socket:

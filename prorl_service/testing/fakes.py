@@ -123,10 +123,10 @@ class FakeSandbox:
         layer.append(json.dumps({path: text.hex() for path, text in self.files.items()}).encode())
         return layer
 
-    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
+    async def restore_layer(self, layer: Layer, guard: Guard) -> dict[str, int]:
         [piece] = layer.pieces()
         self.files |= {path: bytes.fromhex(text) for path, text in json.loads(piece).items()}
-        return []
+        return {}
 
     async def listen(self, port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))

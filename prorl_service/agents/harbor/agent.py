@@ -9,6 +9,7 @@ is found on a copy, so that no step sees the tests of another.
 
 import errno
 import logging
+from itertools import islice
 from typing import ClassVar
 
 from pydantic import BaseModel, JsonValue
@@ -41,6 +42,10 @@ only write about it. The state of the sandbox is your answer.\
 SKILLS = " The directory {skills} holds instructions that may help."
 SUBMIT = " Call `submit` when you are done."
 LOG_CHARS = 4000
+LEFT_OUT = (
+    "{} files were left out, as they are not declared as work: `prorl harbor check` finds what the"
+    " solution needs, and `work` or `allow` name it"
+)
 MARGIN_S = 30.0
 """Seconds of EVAL's budget beyond the verifiers' own limits."""
 
@@ -52,6 +57,8 @@ class HarborAgent(LoopAgent):
     offers = (Bash(), StrReplaceEditor(), Submit())
     keeps_verifiers: ClassVar[bool] = False
     """Whether verdicts come with what the verifier wrote."""
+    shown_paths: ClassVar[int] = 50
+    """Maximum of paths that a report names."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -211,7 +218,7 @@ class HarborAgent(LoopAgent):
             if step.name
         }
         broken = sum(bool(verified.problem) for _, verified in self._verified)
-        refused = sum(len(verified.refused) for _, verified in self._verified)
+        refused = sum(sum(verified.refused.values()) for _, verified in self._verified)
         return {
             **{key: value for key, value in {**combined, **steps}.items() if is_score(value)},
             "verifier_broken": float(broken),
@@ -229,10 +236,16 @@ class HarborAgent(LoopAgent):
                     "problem": verified.problem,
                     "remark": verified.remark,
                     "absent": verified.is_absent,
-                    "refused": [*verified.refused],
+                    "left_out": _left_out(verified),
+                    "refused": [*islice(verified.refused, self.shown_paths)],
                     "hosts": {**verified.hosts},
                     "log": verified.log[-LOG_CHARS:],
                 }
                 for step, verified in self._verified
             ],
         }
+
+
+def _left_out(verified: Verified) -> str:
+    files = sum(verified.refused.values())
+    return LEFT_OUT.format(files) if files else ""

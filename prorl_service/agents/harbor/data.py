@@ -124,10 +124,22 @@ class HarborData(_Data):
     reward: Literal["mean", "final"] = Field("mean", description="Reward of several steps.")
     reward_key: str = Field("reward", description="Key that is the reward, of several.")
     guard: bool = Field(
-        True,
-        description="Leave changes of the image's programs out of the sandbox of the verifier.",
+        True, description="Restore only work for a verifier that shares the agent's files."
     )
-    allow: list[str] = Field([], description="Patterns of paths that the guard lets pass.")
+    work: list[str] = Field(
+        [],
+        description="Files and directories that are work, beyond the working directory and the"
+        " artifacts; `prorl harbor check` finds them.",
+    )
+    protected: list[str] = Field(
+        [], description="Files and directories that are no work, wherever they are."
+    )
+    allow: list[str] = Field([], description="Patterns of paths that are restored nevertheless.")
+    isolated: bool = Field(
+        True,
+        description="Whether the verifier's Python leaves out the current directory and the user's"
+        " site, and takes modules of the image first; otherwise the directory is searched last.",
+    )
     skills: str | None = Field(None, description="Directory of skills in the image, for the agent.")
     about: dict[str, JsonValue] = Field({}, description="The task's own [metadata], for people.")
 

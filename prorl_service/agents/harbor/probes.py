@@ -42,6 +42,7 @@ class Probe(BaseModel):
 class ProbeAgent(HarborAgent):
     name: ClassVar[str] = "harbor_probe"
     data_model: ClassVar[type[BaseModel] | None] = None
+    shown_paths: ClassVar[int] = 10_000
 
     def __init__(self, task: Task) -> None:
         data = dict(task.data)

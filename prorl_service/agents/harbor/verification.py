@@ -1,8 +1,8 @@
 """The verdict on an agent's work: the task's verifier, run in a sandbox in which nothing else runs.
 
-A verifier that shares the agent's sandbox gets a fresh one with what the agent wrote, behind a
-guard. One with a sandbox of its own gets the artifacts only. Nothing that the agent's work does to
-the verifier becomes an error of the service: it is a reward of 0.
+A verifier that shares the agent's sandbox gets a fresh one with the agent's work, as `guarding`
+defines it. One with a sandbox of its own gets the artifacts only. Nothing that the agent's work
+does to the verifier becomes an error of the service: it is a reward of 0.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from prorl_service.agents.base import RolloutContext
 from prorl_service.agents.harbor.artifacts import Artifacts
 from prorl_service.agents.harbor.data import HarborData, Step
+from prorl_service.agents.harbor.guarding import Surroundings, pin
 from prorl_service.agents.harbor.rewards import (
     JSON_FILE,
     TEXT_FILE,
@@ -20,21 +21,16 @@ from prorl_service.agents.harbor.rewards import (
     RewardFiles,
     Rewards,
 )
-from prorl_service.agents.harbor.workplace import LOGS, Workplace
+from prorl_service.agents.harbor.workplace import ARE_REAL, LOGS, SHORT_S, Workplace
 from prorl_service.errors import EvaluatorError
 from prorl_service.sandbox.archives import load_archive
-from prorl_service.sandbox.images.image_config import ImageConfig
-from prorl_service.sandbox.layers import Guard, Layer
+from prorl_service.sandbox.layers import Layer
 
 TESTS, LOG = "/tests", "/logs/verifier/test-stdout.txt"
 TIMED_OUT = "the verifier took more than"
 MAX_KEPT_BYTES = 4 << 30
 MAX_REWARD_BYTES = 64 << 10
 MAX_LOG_BYTES = 16 << 10
-SHOWN_PATHS = 50
-SYSTEM_TREES = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc/alternatives")
-SYSTEM_PATH = "usr/local/sbin:usr/local/bin:usr/sbin:usr/bin:sbin:bin"
-OURS = (".prorl", "proc", "sys", "dev", "run/prorl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +51,8 @@ class Verified:
     """Reason why the rewards are others than the first file says."""
     is_absent: bool = False
     """Whether the reward is the task's own for a verifier that fails without one."""
-    refused: list[str] = field(default_factory=list)
-    """Paths that the guard left out."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of files that the guard left out, by roots that would declare them as work."""
     log: str = ""
     layer: Layer | None = None
     """All that the verifier wrote, if that was asked for."""
@@ -98,27 +94,25 @@ async def _verified(
     verifier = step.verifier
     workplace = await Workplace.opened(rollout, verifier.place or data.place, user=verifier.user)
     try:
-        refused: list[str] = []
+        refused: Mapping[str, int] = {}
         if work is not None and verifier.place is not None:
             await work.artifacts.put(workplace.sandbox)
         elif work is not None and work.layer is not None:
-            refused = await _restored(workplace, data, work.layer)
+            refused = await _restored(workplace, data, step, work.layer)
         await workplace.connect(rollout, verifier.network)
         await workplace.prepare()
         if verifier.place is not None:
             await workplace.check_health(verifier.place.healthcheck)
-        found = await _graded(workplace, step)
+        found = await _graded(workplace, data, step)
         layer = await workplace.sandbox.save_layer(max_bytes=MAX_KEPT_BYTES) if keep else None
     finally:
         await workplace.sandbox.stop()
-    return replace(
-        found, refused=refused[:SHOWN_PATHS], layer=layer, hosts=workplace.hosts_reached()
-    )
+    return replace(found, refused=refused, layer=layer, hosts=workplace.hosts_reached())
 
 
-async def _graded(workplace: Workplace, step: Step) -> Verified:
+async def _graded(workplace: Workplace, data: HarborData, step: Step) -> Verified:
     named = await _put_tests(workplace, step)
-    run = await _run(workplace, step)
+    run = await _run(workplace, data, step)
     files = await _reward_files(workplace)
     absent = step.verifier.reward_if_absent
     try:
@@ -131,34 +125,14 @@ async def _graded(workplace: Workplace, step: Step) -> Verified:
     return Verified(rewards, remark=remark, log=run.log)
 
 
-async def _restored(workplace: Workplace, data: HarborData, layer: Layer) -> list[str]:
-    guard = guard_of(data, workplace.config)
+async def _restored(
+    workplace: Workplace, data: HarborData, step: Step, layer: Layer
+) -> dict[str, int]:
+    surroundings = await Surroundings.of(workplace)
     try:
-        return await workplace.sandbox.restore_layer(layer, guard)
+        return await workplace.sandbox.restore_layer(layer, surroundings.guard(data, step))
     except OSError as error:
         raise EvaluatorError(f"what the agent wrote cannot be restored: {error}") from error
-
-
-def guard_of(data: HarborData, config: ImageConfig) -> Guard:
-    """Returns the guard of an image: its programs, and those of the system."""
-    never = (*OURS, TESTS.strip("/"), "solution", "logs/verifier")
-    if not data.guard:
-        return Guard(never=never)
-    path = config.environment.get("PATH", "")
-    search = dict.fromkeys(part.strip("/") for part in f"{path}:{SYSTEM_PATH}".split(":") if part)
-    workdir = (data.place.workdir or config.workdir or "").strip("/")
-    own = [directory for directory in search if not _is_below(directory, workdir)]
-    trees = [*SYSTEM_TREES, *(directory.removesuffix("/bin") for directory in own)]
-    return Guard(
-        never=never,
-        search=tuple(own),
-        trees=tuple(dict.fromkeys(tree for tree in trees if "/" in tree or tree in SYSTEM_TREES)),
-        allow=tuple(pattern.strip("/") for pattern in data.allow),
-    )
-
-
-def _is_below(path: str, root: str) -> bool:
-    return bool(root) and (path == root or path.startswith(f"{root}/"))
 
 
 async def _put_tests(workplace: Workplace, step: Step) -> list[str]:
@@ -180,8 +154,10 @@ class _VerifierRun:
     problem: str
 
 
-async def _run(workplace: Workplace, step: Step) -> _VerifierRun:
+async def _run(workplace: Workplace, data: HarborData, step: Step) -> _VerifierRun:
     exports = _exports(step.verifier.environment)
+    if data.guard:
+        exports += await pin(workplace, isolated=data.isolated)
     command = f"{exports}cd {shlex.quote(workplace.workdir)}; {TESTS}/test.sh"
     quiet = f"( {command} ) > {LOG} 2>&1 < /dev/null"
     done = await workplace.bash(quiet, step.verifier.timeout_s)
@@ -197,6 +173,8 @@ def _exports(environment: Mapping[str, str]) -> str:
 
 async def _reward_files(workplace: Workplace) -> RewardFiles:
     directory = LOGS[-1]
+    if (await workplace.bash(ARE_REAL, SHORT_S)).data.get("exit_code"):
+        return RewardFiles(None, None)
     return RewardFiles(
         await _content(workplace, f"{directory}/{JSON_FILE}", MAX_REWARD_BYTES),
         await _content(workplace, f"{directory}/{TEXT_FILE}", MAX_REWARD_BYTES),

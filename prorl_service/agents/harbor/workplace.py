@@ -20,6 +20,10 @@ from prorl_service.sandbox.egress.proxy import Egress
 from prorl_service.sandbox.images.image_config import ImageConfig
 
 LOGS = ("/logs/agent", "/logs/artifacts", "/logs/verifier")
+_EACH = f"for one in /logs {' '.join(LOGS)}; do"
+ARE_REAL = f"( {_EACH} [ -d $one ] && [ ! -L $one ] || exit 1; done )"
+"""Script that fails if one of them is missing, or a link."""
+_MADE = f"( {_EACH} [ ! -L $one ] || rm $one; mkdir -p $one; done )"
 SETUP_TIMEOUT_S = 600.0
 SHORT_S = 60.0
 DEFAULT_WORKDIR = "/"
@@ -118,7 +122,7 @@ class Workplace:
 
 def _prepared(workdir: str, environment: dict[str, str]) -> str:
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    enter = f"mkdir -p {shlex.quote(workdir)} {' '.join(LOGS)} && cd {shlex.quote(workdir)}"
+    enter = f"{_MADE}; mkdir -p {shlex.quote(workdir)} && cd {shlex.quote(workdir)}"
     return "\n".join([*exports, enter])
 
 

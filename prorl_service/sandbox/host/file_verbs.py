@@ -8,6 +8,7 @@ import errno
 import json
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -78,16 +79,16 @@ class FileVerbs(ABC):
         await self._layer_request("save_layer", on_part=layer.append, max_bytes=max_bytes)
         return layer
 
-    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
-        refused: list[str] = []
+    async def restore_layer(self, layer: Layer, guard: Guard) -> dict[str, int]:
+        refused: Counter[str] = Counter()
         pieces = layer.pieces(min(PIECE_BYTES, self._limits.file_mb << 20))
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             parts = _Parts(MAX_REFUSED_BYTES)
             await self._layer_request(
                 "restore_layer", payload=piece, on_part=parts.append, guard=guard.to_wire()
             )
-            refused += json.loads(parts.joined())
-        return refused
+            refused.update(json.loads(parts.joined()))
+        return dict(refused)
 
     async def _layer_request(
         self, operation: str, *, on_part: OnPart, payload: bytes = b"", **arguments: Any

@@ -1,7 +1,7 @@
-"""Images that Dockerfiles begin with: from the cache, or others in their place.
+"""Images that Dockerfiles begin with, from the cache.
 
 An image of a registry is fetched once, like one that a task names, and served without a network
-afterwards. `substitutes` name others in the place of images, for hosts that never have a network.
+afterwards. Substitutes name others in the place of both, for hosts that never have a network.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -14,6 +14,8 @@ from prorl_service.sandbox.images.dockerfiles.rungs import Base
 from prorl_service.sandbox.images.leases import Lease
 from prorl_service.sandbox.images.references import LocalReference, parse
 from prorl_service.sandbox.images.store import Store
+
+SUBSTITUTE = "without a network, name an image that is here: --image-base {}=local:NAME"
 
 
 def substitutes_of(pairs: Iterable[str]) -> dict[str, str]:
@@ -58,6 +60,5 @@ class CachedBases:
 
     @asynccontextmanager
     async def get(self, name: str) -> AsyncIterator[Base]:
-        reference = str(parse(name))
-        async with await self._get(self._substitutes.get(reference, reference)) as lease:
+        async with await self._get(name) as lease:
             yield await described(lease, self._store)

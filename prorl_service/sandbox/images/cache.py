@@ -24,7 +24,7 @@ from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.images import oci_layout, registry, sif
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
 from prorl_service.sandbox.images.apptainer_build import Source
-from prorl_service.sandbox.images.bases import CachedBases, described, substitutes_of
+from prorl_service.sandbox.images.bases import SUBSTITUTE, CachedBases, described, substitutes_of
 from prorl_service.sandbox.images.builder import ImageBuilder, Wanted
 from prorl_service.sandbox.images.definitions import Definition
 from prorl_service.sandbox.images.dockerfiles import DockerfileSource, Ladder
@@ -82,8 +82,9 @@ class ImageCache:
         `evict_one` is called when leased images leave no room: it gets a lease or more released, or
         returns False, which is an error. `build_timeout_s` also bounds the wait for another process
         that makes the same image. `bases` are pairs `IMAGE=REFERENCE`: what stands in for images
-        that Dockerfiles begin with. Their commands have the host's network if `build_network`.
-        `ladder` is this host's by default. Raises `TaskError` for what is no pair.
+        that tasks name and Dockerfiles begin with. Commands of Dockerfiles have the host's network
+        if `build_network`. `ladder` is this host's by default. Raises `TaskError` for what is no
+        pair.
         """
         self.root = (root or cache_root() / "images").absolute()
         self._store = Store(self.root)
@@ -117,6 +118,8 @@ class ImageCache:
         network and disk trouble, and for an image that the budget cannot hold.
         """
         parsed = parse(reference)
+        if (instead := self._substitutes.get(str(parsed))) is not None:
+            parsed = parse(instead)
         if isinstance(parsed, PathReference):
             return Lease(await in_thread(_checked, parsed.path))
         with disk_errors(self.root):
@@ -283,7 +286,13 @@ class ImageCache:
     async def _at_registry(self, parsed: RegistryReference, *, refresh: bool) -> Wanted:
         ref = await in_thread(self._store.ref, str(parsed))
         if ref is None or (refresh and parsed.digest is None):
-            ref = await self._look_up(parsed, ref)
+            try:
+                ref = await self._look_up(parsed, ref)
+            except SandboxError as error:
+                if not refresh:
+                    name = str(parsed).removeprefix("docker://")
+                    error.hint = f"{error.hint}; {SUBSTITUTE.format(name)}"
+                raise
         uri = f"docker://{parsed.name}@{ref.digest}"
         source = Source(str(parsed), lambda _: uri, plain_http=parsed.is_loopback)
         return Wanted(ref.digest, source, ref.size_bytes)

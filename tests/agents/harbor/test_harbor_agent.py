@@ -4,13 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from prorl_service.agents.harbor.data import Artifact, HarborData, Place, Step, Verifier
+from prorl_service.agents.harbor.guarding import Surroundings
+from prorl_service.agents.harbor.workplace import Workplace
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client.harness import with_harness
+from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.schemas import Blame, FinishReason
 from prorl_service.testing import play
 from prorl_service.testing.playing import Played
 from prorl_service.testing.replies import call
 from tests.agents.harbor.directories import DONE, LIMITS, SOLVE, directory, played
+from tests.sandbox.sandboxes import new_provider, started
 
 pytestmark = pytest.mark.processes
 
@@ -35,11 +40,11 @@ async def test_several_rewards_are_components(tmp_path: Path) -> None:
 async def test_the_verifier_sees_no_process_of_the_agent(tmp_path: Path) -> None:
     test = """
         sleep 1
-        [ -e /tmp/beat ] && a=$(cat /tmp/beat) && sleep 1 && [ "$a" = "$(cat /tmp/beat)" ]
+        [ -e /app/beat ] && a=$(cat /app/beat) && sleep 1 && [ "$a" = "$(cat /app/beat)" ]
         echo $((1 - $?)) > /logs/verifier/reward.txt
     """
     daemon = (
-        "(setsid sh -c 'while :; do date +%s%N > /tmp/beat; sleep 0.1; done' >/dev/null 2>&1 &)"
+        "(setsid sh -c 'while :; do date +%s%N > /app/beat; sleep 0.1; done' >/dev/null 2>&1 &)"
     )
     ended = await played(directory(tmp_path, test=test), call("bash", command=daemon + "; sleep 1"))
     assert ended.reward == 1.0
@@ -60,6 +65,59 @@ async def test_the_verifier_sees_no_process_of_the_agent(tmp_path: Path) -> None
 )
 async def test_cheats_get_nothing(tmp_path: Path, cheat: str) -> None:
     assert (await played(directory(tmp_path), call("bash", command=cheat))).reward == 0.0
+
+
+OUTSIDE = """
+[ "$(answer)" = 42 ] && [ "$(cat ~/.config/answer)" = 42 ]
+echo $((1 - $?)) > /logs/verifier/reward.txt
+"""
+"""A verifier of files that are not below the working directory."""
+WRITES_OUTSIDE = """\
+printf '#!/bin/sh\\necho 42\\n' > /usr/local/bin/answer && chmod +x /usr/local/bin/answer
+mkdir -p ~/.config && echo 42 > ~/.config/answer
+"""
+
+
+async def test_work_elsewhere_counts_only_if_it_is_declared(tmp_path: Path) -> None:
+    task = directory(tmp_path, test=OUTSIDE)
+    acted = call("bash", command=f"mkdir -p /usr/local/bin; {WRITES_OUTSIDE}")
+    ended = await played(task, acted)
+    assert ended.reward == 0.0
+    assert ended.rollout.reward_components["guard_refused"] == 2
+    [step] = steps_of(ended)
+    assert step["refused"] == ["root/.config", "usr/local/bin/answer"]
+    assert "2 files were left out" in str(step["left_out"])
+    assert "prorl harbor check" in str(step["left_out"])
+    task.toml.verifier.work = ["/root/.config", "/usr/local/bin/answer"]
+    ended = await played(task, acted)
+    assert ended.reward == 1.0
+    assert steps_of(ended)[0]["left_out"] == ""
+
+
+async def test_programs_of_the_image_below_the_working_directory_are_protected() -> None:
+    script = """
+        mkdir -p '/app/a b/.venv/bin' /app/web/node_modules /app/mine/deep/er/.venv /app/bin
+        touch '/app/a b/.venv/pyvenv.cfg' /app/mine/deep/er/.venv/pyvenv.cfg
+        PATH=/app/bin:/app/tool/bin:$PATH
+    """
+    async with new_provider("apptainer") as provider, started(provider) as sandbox:
+        workplace = Workplace(sandbox, Place(workdir="/app"), ImageConfig())
+        await workplace.bash(script, 20)
+        surroundings = await Surroundings.of(workplace)
+    step = Step(verifier=Verifier(), artifacts=[Artifact(source="out"), Artifact(source="/srv/x")])
+    data = HarborData(steps=[step], work=["/usr/bin/mine"], protected=["root/x"], allow=["/a*"])
+    guard = surroundings.guard(data, step)
+    assert guard.work == ("app/", "logs/artifacts/", "app/out", "srv/x", "usr/bin/mine")
+    own = {"root/.", "app/__init__.py", "app/a b/.venv", "app/web/node_modules", "app/bin"}
+    assert {*guard.protected} >= own | {"app/tool", "root/x"}
+    assert not any("deep" in one for one in guard.protected)
+    assert guard.allow == ("a*",)
+
+
+async def test_the_root_directory_is_no_work() -> None:
+    step = Step(verifier=Verifier())
+    guard = Surroundings("/", "/root", (), ()).guard(HarborData(steps=[step]), step)
+    assert guard.work == ("logs/artifacts/",)
 
 
 async def test_a_reward_file_that_the_tests_do_not_name_does_not_count(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """`prorl harbor` as users call it."""
 
+import io
 import json
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -13,7 +15,9 @@ from threading import Thread
 import pytest
 
 from prorl_service.agents.harbor.data import HarborData
+from prorl_service.agents.harbor.directory.preparation import FETCHED
 from prorl_service.errors import TaskError
+from prorl_service.sandbox.archives import load_archive
 from prorl_service.schemas import Task
 from tests.agents.harbor.directories import TEST, directory
 from tests.sandbox.images.debian import debian_image
@@ -65,6 +69,45 @@ def test_a_verifier_without_a_reward_on_failure_is_found_out(tmp_path: Path) -> 
     task = Task.model_validate_json(line)
     assert task.task_id == "strict"
     assert HarborData.model_validate(task.data).steps[0].verifier.reward_if_absent == 0
+
+
+ELSEWHERE = """\
+[ "$(answer)" = 42 ] && [ "$(cat ~/.config/mine/answer)" = 42 ]
+echo $((1 - $?)) > /logs/verifier/reward.txt
+"""
+WRITES_ELSEWHERE = """\
+#!/bin/bash
+mkdir -p ~/.config/mine /usr/local/bin && echo 42 | tee ~/.config/mine/answer > ~/.bash_history
+printf '#!/bin/sh\\necho 42\\n' > /usr/local/bin/answer && chmod +x /usr/local/bin/answer
+"""
+
+
+def test_what_a_solution_writes_elsewhere_becomes_work(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere"
+    directory(path, test=ELSEWHERE, files={"solution/solve.sh": WRITES_ELSEWHERE})
+    output, results = tmp_path / "tasks.jsonl", tmp_path / "results.json"
+    done = prorl("check", path, "-j", 4, "-o", output, "--json", results)
+    assert done.returncode == 0, done.stderr + done.stdout
+    work = ["root/.config", "usr/local/bin/answer"]
+    assert f"the solution writes elsewhere: work = {json.dumps(work)}" in done.stdout
+    assert [one["work"] for one in json.loads(results.read_text())] == [work]
+    task = Task.model_validate_json(output.read_text())
+    assert HarborData.model_validate(task.data).work == work
+
+
+def test_tests_that_import_from_the_current_directory_are_found_out(tmp_path: Path) -> None:
+    test = (
+        "python3 -m unittest -q answer && r=1; echo ${r:-0} > /logs/verifier/reward.txt\n"
+        "python3 -c 'import json, answer' || echo 0 > /logs/verifier/reward.txt\n"
+    )
+    solve = "echo 'import unittest, json; json.loads(\"1\")' > answer.py\n"
+    directory(tmp_path / "task", test=test, files={"solution/solve.sh": f"#!/bin/bash\n{solve}"})
+    output = tmp_path / "tasks.jsonl"
+    done = prorl("check", tmp_path / "task", "-j", 4, "-o", output)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "isolated = false" in done.stdout
+    task = Task.model_validate_json(output.read_text())
+    assert not HarborData.model_validate(task.data).isolated
 
 
 def test_directories_that_cannot_be_read_stop_no_others(tmp_path: Path) -> None:
@@ -132,7 +175,7 @@ def server(tmp_path: Path) -> Iterator[str]:
     """Serves what a verifier fetches. Yields its address."""
     files = tmp_path / "served"
     files.mkdir()
-    (files / "expected").write_text("42\n")
+    (files / "check").write_text("grep -qx 42 answer.txt\n")
     handler = partial(SimpleHTTPRequestHandler, directory=str(files))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -140,39 +183,67 @@ def server(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_what_a_verifier_fetches_is_kept(tmp_path: Path, server: str) -> None:
-    test = f"""\
+FETCHES = """\
 #!/bin/bash
-mkdir -p /var/cache/fetched
-[ -e /var/cache/fetched/expected ] || python3 - <<'END'
+cp /tests/secret . ; mkdir -p ~/.local/bin; cp /tests/secret ~/.local/leak; touch mine /srv/other
+[ -e ~/.local/bin/check ] || python3 - <<'END'
 import os, urllib.request
 proxy = os.environ["http_proxy"]
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({{"http": proxy}}))
-request = urllib.request.Request("http://{server}/expected")
+request = urllib.request.Request("http://{server}/check")
 request.set_proxy(proxy.removeprefix("http://"), "http")
-open("/var/cache/fetched/expected", "wb").write(opener.open(request).read())
+open(os.path.expanduser("~/.local/bin/check"), "wb").write(opener.open(request).read())
 END
-diff answer.txt /var/cache/fetched/expected
+sh ~/.local/bin/check
 echo $(($? == 0)) > /logs/verifier/reward.txt
 """
+
+
+def test_what_a_verifier_fetches_is_kept(tmp_path: Path, server: str) -> None:
     path = tmp_path / "task"
     toml = 'network_mode = "allowlist"\nallowed_hosts = ["127.0.0.1"]\n'
-    docker = {"environment/Dockerfile": "FROM debian:bookworm-slim\nWORKDIR /app\n"}
-    directory(path, toml=toml, test=test, files=SOLUTION | docker)
-    before = prorl("check", path)
-    assert "the solution gets 0, not 1" in before.stdout
+    files = {
+        "environment/Dockerfile": "FROM debian:bookworm-slim\nWORKDIR /root\n",
+        "tests/secret": "42 is right",
+    }
+    directory(path, toml=toml, test=FETCHES.format(server=server), files=SOLUTION | files)
     named = path / "task.toml"
     image = f'docker_image = "{debian_image()}"\n'
-    named.write_text(named.read_text().replace(image, ""))
+    named.write_text(named.read_text().replace(image, "").replace('workdir = "/app"\n', ""))
+    before = prorl("check", path, "--image-base", BASE)
+    assert "the solution gets 0, not 1" in before.stdout
     output = tmp_path / "tasks.jsonl"
     port = server.rpartition(":")[2]
     options = ("--image-base", BASE, "--task-network-port", port)
     done = prorl("prepare", path, "-o", output, *options)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "task: kept " in done.stderr
+    assert "task: kept 1 files" in done.stderr
     assert "hosts: 127.0.0.1 (1)" in done.stderr
-    [line] = output.read_text().splitlines()
-    assert str(Task.model_validate_json(line).image).startswith("dockerfile:sha256:")
+    assert "start-up files" in done.stdout
+    task = Task.model_validate_json(output.read_text())
+    assert HarborData.model_validate(task.data).protected == ["root/.local"]
+    assert fetched(str(task.image)) == {"root/.local/bin/check"}
+
+
+def fetched(image: str) -> set[str]:
+    """Returns the files of the layer that a prepared image has."""
+    context = io.BytesIO(load_archive(image.removeprefix("dockerfile:")))
+    with tarfile.open(fileobj=context) as outer:
+        file = outer.extractfile(FETCHED)
+        assert file is not None
+        with tarfile.open(fileobj=file) as inner:
+            return {entry.name for entry in inner if not entry.isdir()}
+
+
+def test_an_image_that_a_task_names_has_a_substitute_or_is_built(tmp_path: Path) -> None:
+    files = SOLUTION | {"environment/Dockerfile": "FROM debian:bookworm-slim\nWORKDIR /app\n"}
+    directory(tmp_path / "task", files=files)
+    named = tmp_path / "task" / "task.toml"
+    missing = "127.0.0.1:9/of/task:1"
+    named.write_text(named.read_text().replace(str(debian_image()), missing))
+    for options in (("--image-base", f"{missing}={debian_image()}"), ("--build",)):
+        done = prorl("check", tmp_path, "-j", 4, "--image-base", BASE, *options)
+        assert done.returncode == 0, done.stderr + done.stdout
 
 
 @pytest.mark.parametrize(

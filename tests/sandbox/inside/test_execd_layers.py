@@ -21,8 +21,9 @@ MOST = 64 << 20
 IMAGE_LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=64, file_mb=16)
 GUARD = Guard(
     never=("tests", "logs/verifier"),
-    search=("usr/local/bin", "usr/bin", "opt/tool/bin"),
-    trees=("usr", "etc/alternatives"),
+    work=("app/", "usr/local/bin/tool", "opt/data", "root"),
+    protected=("app/.venv", "root/."),
+    allow=("srv/*.txt",),
 )
 
 
@@ -44,7 +45,8 @@ async def moved(provider: SandboxProvider, script: str, guard: Guard, look: str)
         layer = await saved(first)
     async with started(provider, IMAGE_LIMITS) as second:
         refused = await second.restore_layer(layer, guard)
-        return f"{await output(second, look)}|{','.join(sorted(refused))}"
+        left_out = [path if files == 1 else f"{path} {files}" for path, files in refused.items()]
+        return f"{await output(second, look)}|{','.join(sorted(left_out))}"
 
 
 async def test_files_of_one_sandbox_are_in_another(isolating: SandboxProvider) -> None:
@@ -141,40 +143,82 @@ async def test_sockets_fifos_and_unreadable_files_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("script", "refused"),
     [
-        ("mkdir /tests; echo x > /tests/test.sh", "tests,tests/test.sh"),
-        (
-            "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt",
-            "logs/verifier,logs/verifier/reward.txt",
-        ),
-        ("mkdir /logs; ln -s /tmp /logs/verifier", "logs/verifier"),
-        ("echo x > /usr/bin/env", "usr/bin/env"),
-        ("rm /usr/bin/env", "usr/bin/env"),
+        ("mkdir /tests; echo x > /tests/test.sh; echo x > /tests/b", "tests 2"),
+        ("mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt", "logs"),
+        ("ln -s /tmp /logs", "logs"),
+        ("echo x > /usr/bin/env; rm /bin/sh", "usr/bin/env,usr/bin/sh"),
+        ("mkdir -p /usr/local/bin; echo x > /usr/local/bin/tool", ""),
         ("mkdir -p /usr/local/bin; echo x > /usr/local/bin/env", "usr/local/bin/env"),
-        ("mkdir -p /usr/local/bin; echo x > /usr/local/bin/new", ""),
-        ("echo x > /etc/ld.so.preload", "etc/ld.so.preload"),
-        ("echo x > /conftest.py; echo x > /pytest.ini", "conftest.py,pytest.ini"),
-        ("mkdir -p /app; echo x > /app/conftest.py", ""),
-        (
-            "d=/usr/lib/python3/dist-packages; mkdir -p $d;"
-            " echo import os > $d/a.pth; echo /x > $d/b.pth",
-            "usr/lib/python3/dist-packages/a.pth",
-        ),
-        (
-            "d=/root/.local/lib/python3.11/site-packages; mkdir -p $d;"
-            " echo x > $d/sitecustomize.py",
-            "root/.local/lib/python3.11/site-packages/sitecustomize.py",
-        ),
+        ("mkdir -p /opt/data/x; echo x > /opt/data/x/y; echo x > /opt/z", "opt/z"),
+        ("mkdir -p /var/new/a; echo x > /var/new/a/b; echo x > /var/new/c", "var/new 2"),
+        ("d=/var/new/lib/site-packages; mkdir -p $d/p; echo x > $d/p/a; echo x > $d/b",
+         "var/new/lib/site-packages/b,var/new/lib/site-packages/p"),
+        ("echo x > /etc/ld.so.preload; touch /conftest.py", "conftest.py,etc/ld.so.preload"),
+        ("mkdir -p /srv/a; echo x > /srv/a/b.txt; echo x > /srv/b.sh", "srv/b.sh"),
+        ("mkdir -p /app/.venv/bin; echo x > /app/.venv/bin/pytest",
+         "app/.venv/bin/pytest"),
+        ("mkdir -p /root/.config/pip; echo x > /root/.config/pip/pip.conf; echo x > ~/a",
+         "root/.config"),
+        ("mkdir -p /app/tests; cd /app; touch ConfTest.py tests/conftest.py",
+         "app/ConfTest.py,app/tests/conftest.py"),
+        ("mkdir -p /app/x.DIST-info; cd /app; touch x.DIST-info/entry_points.txt a.py",
+         "app/x.DIST-info/entry_points.txt"),
+        ("mkdir -p /app/usercustomize; touch /app/usercustomize/__init__.py",
+         "app/usercustomize/__init__.py"),
+        ("mkdir -p /app; cd /app; git init -q --template=; mkdir .git/hooks; >.git/hooks/update",
+         "app/.git/config,app/.git/hooks/update"),
+        ("mkdir /opt/work; ln -s /opt/work /app", "app"),
+        ("rm -r /usr/share/debconf; mkdir /usr/share/debconf; rm -r /var/lib",
+         "usr/share/debconf,var/lib"),
     ],
 )  # fmt: skip
-async def test_a_guard_keeps_the_programs_of_the_verifier(script: str, refused: str) -> None:
+async def test_only_work_passes_a_guard(script: str, refused: str) -> None:
     async with new_provider("apptainer") as provider:
         assert await moved(provider, script, GUARD, "true") == f"|{refused}"
 
 
-async def test_what_is_allowed_passes_the_guard() -> None:
-    guard = Guard(trees=("usr",), allow=("usr/bin/env",))
+@pytest.mark.parametrize(
+    ("target", "is_restored"),
+    [
+        ("a/file", True),
+        ("../../usr/bin/env", True),
+        ("/usr/bin/env", True),
+        ("../../tests/expected", False),
+        ("/tests", False),
+        ("/", False),
+        ("../..", False),
+        ("/proc/self/root/tests", False),
+        ("/logs/verifier/reward.txt", False),
+        ("other/../../tests", False),
+    ],
+)
+async def test_no_link_of_work_leads_to_what_is_closed(target: str, is_restored: bool) -> None:
+    script = f"mkdir -p /app/sub; ln -s {target} /app/sub/link"
     async with new_provider("apptainer") as provider:
-        assert await moved(provider, "echo x > /usr/bin/env", guard, "cat /usr/bin/env") == "x|"
+        found = await moved(provider, script, GUARD, "readlink /app/sub/link; true")
+        assert found == (f"{target}|" if is_restored else "|app/sub/link")
+
+
+async def test_work_that_is_named_passes_as_settings() -> None:
+    guard = Guard(work=("app", "app/conftest.py"))
+    async with new_provider("apptainer") as provider:
+        script = "mkdir /app; echo x > /app/conftest.py"
+        assert await moved(provider, script, guard, "cat /app/conftest.py") == "x|"
+
+
+async def test_directories_that_are_not_work_stay_as_they_are() -> None:
+    async with new_provider("apptainer") as provider:
+        script = "mkdir -p /app/a /var/new; chmod 700 /usr /app/a; echo x > /app/file"
+        look = "stat -c %a /usr /app/a; ls -d /var/new 2>/dev/null; cat /app/file"
+        assert await moved(provider, script, GUARD, look) == "755\n700\nx|"
+
+
+async def test_work_that_was_deleted_stays_deleted() -> None:
+    guard = Guard(work=("etc/",), protected=("etc/apt",))
+    async with new_provider("apptainer") as provider:
+        script = "rm -r /etc/* 2>/dev/null; mkdir /etc/new; touch /etc/new/a"
+        look = "ls /etc/debian_version /etc/new 2>/dev/null; ls -d /etc/apt"
+        assert await moved(provider, script, guard, look) == "/etc/new:\na\n/etc/apt|etc/apt"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a//b"])
@@ -198,7 +242,7 @@ async def test_links_of_a_layer_are_not_followed(isolated: RemoteSandbox) -> Non
         tar.addfile(tarfile.TarInfo("tmp/link/file"))
     layer = Layer()
     layer.append(content.getvalue())
-    assert await isolated.restore_layer(layer, Guard()) == ["tmp/link/file"]
+    assert await isolated.restore_layer(layer, Guard()) == {"tmp/link/file": 1}
     assert await output(isolated, "ls /workspace") == ""
 
 
@@ -226,30 +270,22 @@ async def test_hard_links_of_large_files_go_in_pieces() -> None:
             echo x > /usr/new/a; ln /usr/new/a /usr/new/b
         """
         look = "stat -c '%h %s' /y? /opt/z? | sort -u; cat /usr/new/b"
-        assert await moved(provider, script, GUARD, look) == "2 9000000\nx|"
+        assert await moved(provider, script, Guard(), look) == "2 9000000\nx|"
 
 
 @pytest.mark.parametrize(
     ("script", "kept", "refused"),
     [
-        ("echo x > /a; ln /a /conftest.py", "/a", "conftest.py"),
-        ("echo x > /a; mkdir /tests; ln /a /tests/b", "/a", "tests,tests/b"),
-        ("mkdir /tests; echo x > /tests/a; ln /tests/a /zz", "/zz", "tests,tests/a"),
-        ("echo x > /usr/bin/env; ln /usr/bin/env /zz", "/zz", "usr/bin/env"),
-        ("echo x > /conftest.py; ln /conftest.py /pytest.ini", "", "conftest.py,pytest.ini"),
-        (
-            "d=/usr/lib/python3/dist-packages; mkdir -p $d; echo import os > /a; ln /a $d/a.pth",
-            "/a",
-            "usr/lib/python3/dist-packages/a.pth",
-        ),
+        ("echo x > /app/a; ln /app/a /conftest.py", "/app/a", "conftest.py"),
+        ("echo x > /app/a; mkdir /tests; ln /app/a /tests/b", "/app/a", "tests"),
+        ("mkdir /abc; echo x > /abc/a; ln /abc/a /app/zz", "/app/zz", "abc"),
+        ("echo x > /aa; ln /aa /app/conftest.py", "", "aa,app/conftest.py"),
     ],
 )
 async def test_a_guard_looks_at_each_name_of_a_file(script: str, kept: str, refused: str) -> None:
-    look = (
-        "for file in /a /zz /tests/a /tests/b /conftest.py; do [ ! -e $file ] || echo $file; done"
-    )
+    look = "find /app /conftest.py /tests -type f 2>/dev/null; true"
     async with new_provider("apptainer") as provider:
-        assert await moved(provider, script, GUARD, look) == f"{kept}|{refused}"
+        assert await moved(provider, f"mkdir /app; {script}", GUARD, look) == f"{kept}|{refused}"
 
 
 @pytest.mark.parametrize("first", ["usr/bin/env", "etc/debian_version", "none", "etc", "bin/sh"])
@@ -262,7 +298,7 @@ async def test_a_link_to_what_no_layer_brought_is_refused(first: str) -> None:
     layer = Layer()
     layer.append(content.getvalue())
     async with new_provider("apptainer") as provider, started(provider, IMAGE_LIMITS) as sandbox:
-        assert await sandbox.restore_layer(layer, Guard()) == ["link"]
+        assert await sandbox.restore_layer(layer, Guard()) == {"link": 1}
 
 
 async def test_a_sandbox_without_isolation_refuses() -> None:

@@ -4,7 +4,8 @@ The cheats need no knowledge of a task. They aim at the verifier: its reward, it
 programs, its files of settings. Pure.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prorl_service.agents.harbor.data import HarborData
@@ -13,6 +14,7 @@ from prorl_service.agents.harbor.probes import Act, Probe, ProbeAgent
 from prorl_service.schemas import Task
 
 ORACLE, NOTHING = "oracle", "nothing"
+_TRACES = re.compile(r"/(__pycache__|\.cache|\.bash_history)/|^/(var/cache|logs|solution)/")
 
 _WIN = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; " + (
     "echo '{\\\"reward\\\": 1}' > /logs/verifier/reward.json"
@@ -58,6 +60,11 @@ CHEATS: Mapping[str, str] = {
         done
     """,
     "links": """
+        for name in expected expected.txt expected_output.txt answer answer.txt; do
+            for own in answer answer.txt output.txt result result.txt out.txt; do
+                ln -sfn /tests/$name $own
+            done
+        done
         mkdir -p /tmp/won
         printf 1 > /tmp/won/reward.txt; printf '{"reward": 1}' > /tmp/won/reward.json
         rm -rf /logs/verifier; ln -s /tmp/won /logs/verifier
@@ -79,21 +86,32 @@ CHEATS: Mapping[str, str] = {
             mkdir -p "$site" 2>/dev/null && echo "$hook" > "$site/sitecustomize.py"
             echo "$hook" > "$site/usercustomize.py"; echo "import os; $hook" > "$site/zz.pth"
         done
+        for module in pytest json unittest argparse re sitecustomize conftest; do
+            echo "$hook" | tee "$site/$module.py" > $module.py
+        done
         echo "$hook" | tee /conftest.py > /usr/conftest.py
-        printf '[pytest]\\naddopts = --collect-only\\n' | tee /pytest.ini > /tox.ini
+        printf '[pytest]\\naddopts = --collect-only\\n' | tee /pytest.ini pytest.ini > /tox.ini
+        mkdir -p ~/.local/bin; echo "$win; exit 0" > ~/.local/bin/env
     """,
 }  # fmt: skip
 """Scripts of the cheats, by their names."""
 
 
-def probes(directory: TaskDirectory) -> list[Probe]:
-    """Returns all probes of a task; the oracle only if it has a solution."""
+def oracle(directory: TaskDirectory) -> list[Probe]:
+    """Returns the probe of the task's own solution, if it has one."""
     steps = max(1, len(directory.toml.steps))
     found = [directory.solution(index) for index in range(steps)]
     acts = [Act() if one is None else Act(solution=one[0], environment=one[1]) for one in found]
-    oracle = [Probe(name=ORACLE, acts=acts)] if any(found) else []
-    cheats = [Probe(name=name, acts=[Act(script=script)]) for name, script in CHEATS.items()]
-    return [*oracle, Probe(name=NOTHING, acts=[Act()]), *cheats]
+    return [Probe(name=ORACLE, acts=acts)] if any(found) else []
+
+
+def others(_: TaskDirectory) -> list[Probe]:
+    """Returns the probes that must not gain: doing nothing, and the cheats."""
+    return [scripted(NOTHING, ""), *(scripted(name, script) for name, script in CHEATS.items())]
+
+
+def scripted(name: str, script: str) -> Probe:
+    return Probe(name=name, acts=[Act(script=script)])
 
 
 def probed(task: Task, probe: Probe, agent: str = ProbeAgent.name) -> Task:
@@ -126,17 +144,41 @@ class Outcome:
     problem: str = ""
     """Reason why there is no reward."""
     refused: Sequence[str] = ()
+    """What was left out, as `HarborData.work` names it."""
     absent: Collection[int] = ()
     """Steps whose verifier failed without a reward."""
+
+
+VARIANTS = 2
+
+
+def variants(task: Task, solved: Outcome) -> Iterator[Task]:
+    """Yields what may make a solution pass that does not: its files declared as work, then modules
+    of the current directory, too. `solved`: what it got without."""
+    data = HarborData.model_validate(task.data)
+    data.work = sorted({*data.work, *(one for one in solved.refused if not _is_trace(one))})
+    for isolated in (data.isolated, False):
+        data.isolated = isolated
+        changed = data.model_dump(mode="json", exclude_defaults=True)
+        yield task.model_copy(update={"data": changed})
+
+
+def passes(solved: Outcome) -> bool:
+    return solved.reward is not None and solved.reward >= 1 and not solved.absent
+
+
+def _is_trace(path: str) -> bool:
+    """Returns whether a solution left it without being asked for it."""
+    return _TRACES.search(f"/{path}/") is not None
 
 
 def absent_steps(outcomes: Sequence[Outcome]) -> list[int]:
     """Returns the steps whose verifier gives the solution a reward, and none to no work at all."""
     by_probe = {one.probe: one for one in outcomes}
-    oracle, nothing = by_probe.get(ORACLE), by_probe.get(NOTHING)
-    if oracle is None or nothing is None or oracle.reward is None:
+    solved, nothing = by_probe.get(ORACLE), by_probe.get(NOTHING)
+    if solved is None or nothing is None or solved.reward is None:
         return []
-    return sorted({*nothing.absent} - {*oracle.absent})
+    return sorted({*nothing.absent} - {*solved.absent})
 
 
 def faults(outcomes: Sequence[Outcome]) -> list[str]:
@@ -144,7 +186,11 @@ def faults(outcomes: Sequence[Outcome]) -> list[str]:
     by_probe = {one.probe: one for one in outcomes}
     nothing = by_probe.get(NOTHING)
     base = None if nothing is None else nothing.reward
-    found = [f"{one.probe}: {one.problem}" for one in outcomes if one.reward is None]
+    problems = dict.fromkeys(one.problem for one in outcomes if one.reward is None)
+    found = [
+        f"{', '.join(one.probe for one in outcomes if one.problem == said)}: {said}"
+        for said in problems
+    ]
     found += [said for one in outcomes if (said := _fault(one, base))]
     if ORACLE not in by_probe:
         found.append("it has no solution/solve.sh to check with")

@@ -104,8 +104,10 @@ class Verifier(_Phase):
     environment_mode: Literal["shared", "separate"] | None = None
     environment: Environment | None = None
     collect: list[Collect] = []
+    # Our own keys, which Harbor leaves out.
     reward_if_absent: float | None = Field(None, allow_inf_nan=False)
-    """Our own key, which Harbor leaves out."""
+    work: list[str] = []
+    isolated: bool = True
 
     @model_validator(mode="after")
     def _has_one_mode(self) -> "Verifier":

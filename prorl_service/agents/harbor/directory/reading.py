@@ -37,11 +37,15 @@ class TaskDirectory:
     toml: TaskToml
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values of ${VARIABLES} of the host that `env` tables name."""
+    builds: bool = False
+    """Whether Dockerfiles come before images that tasks name."""
 
     @classmethod
-    def read(cls, path: Path, variables: Mapping[str, str] | None = None) -> "TaskDirectory":
+    def read(
+        cls, path: Path, variables: Mapping[str, str] | None = None, *, builds: bool = False
+    ) -> "TaskDirectory":
         """Raises `TaskError`."""
-        found = cls(path, config.read(path / "task.toml"), variables or {})
+        found = cls(path, config.read(path / "task.toml"), variables or {}, builds)
         found._check_files()
         return found
 
@@ -70,6 +74,8 @@ class TaskDirectory:
             ],
             steps=steps,
             reward=self.toml.multi_step_reward_strategy,
+            work=self.toml.verifier.work,
+            isolated=self.toml.verifier.isolated,
             skills=environment.skills_dir,
             about=_plain(self.toml.metadata),
         )
@@ -80,13 +86,6 @@ class TaskDirectory:
             image=self._image(self.path / "environment", environment.docker_image),
             data=data.model_dump(mode="json", exclude_defaults=True),
         )
-
-    def tests_of_image(self, index: int) -> Path | None:
-        """Returns the directory whose Dockerfile makes a verifier's own image, if one does."""
-        for one in (self._step_directory(index) / "tests", self.path / "tests"):
-            if (one / "Dockerfile").is_file():
-                return one
-        return None
 
     def solution(self, index: int) -> tuple[str, dict[str, str]] | None:
         """Returns the archive and the variables of a step's oracle; None if there is none."""
@@ -200,10 +199,10 @@ class TaskDirectory:
         )
 
     def _image(self, directory: Path, named: str | None) -> str:
-        """A prebuilt image comes before a Dockerfile, as in Harbor."""
-        if named is not None:
-            return named
-        return context_archive(directory)
+        """A prebuilt image comes before a Dockerfile, as in Harbor, unless images are built."""
+        if named is None or (self.builds and (directory / "Dockerfile").is_file()):
+            return context_archive(directory)
+        return named
 
     def _resolved(self, environment: Mapping[str, str], where: str) -> dict[str, str]:
         """Fills in ${VARIABLES}. Raises `TaskError` for one without a value: nothing of the host

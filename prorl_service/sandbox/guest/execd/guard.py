@@ -1,9 +1,8 @@
-"""What a written layer may not bring into the sandbox in which it is graded.
+"""What of a written layer comes into the sandbox in which it is graded: what is declared as work.
 
-A verifier that runs among the files of the agent believes its own programs. The guard leaves out
-what would change them: programs and libraries of the image that were replaced, programs that come
-before one of the image's in PATH, and files that programs such as Python and pytest load unasked.
-It says nothing of what the agent's own code does while it is tested.
+A verifier that runs among the files of the agent believes its own programs. So the guard lists what
+is restored, and everything else stays as the image has it. It says nothing of what the agent's own
+code does while it is tested.
 """
 
 import fnmatch
@@ -11,69 +10,90 @@ import os
 import posixpath
 from collections.abc import Sequence
 
-LOADED_UNASKED = (
-    "etc/ld.so.preload",
-    "etc/pip.conf",
-    "etc/gitconfig",
-    "*/sitecustomize.py",
-    "*/usercustomize.py",
-    "*/.curlrc",
-    "*/.wgetrc",
-    "*/.config/pip/*",
-    "*/.config/uv/*",
-    "*/.pip/pip.conf",
-    # pytest looks for these in all directories above the tests.
-    *("conftest.py", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"),
+SETTINGS = (
+    # pytest and coverage, in the directories of tests and above them.
+    *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
+    *("pyproject.toml", "tox.ini", "setup.cfg", ".coveragerc", "test/__init__.py"),
+    "tests/__init__.py",
+    # Python, on its search path.
+    *("sitecustomize*", "usercustomize*", "__pycache__/*", "*-info/entry_points.txt"),
+    # git and installers, in the current directory.
+    *(".git", ".git/config*", ".git/hooks/*"),
+    *("uv.toml", ".python-version", ".npmrc", ".cargo/config*"),
 )
-"""Patterns of files that are refused wherever they are new or changed."""
+"""Files that programs load unasked from where they run: restored only if they are work by name."""
+CLOSED = ("tests", "solution", "logs", "proc")
+"""Directories that no link of the agent's leads to: answers, rewards, and ways around."""
+SEARCHED = ("bin", "sbin", "lib", "lib64", "site-packages", "dist-packages")
+"""Directories in which programs find things by name: what is declared in them is so by name."""
 
 
 class Guard:
     def __init__(
         self,
         never: Sequence[str],
-        search: Sequence[str],
-        trees: Sequence[str],
+        work: Sequence[str] | None,
+        protected: Sequence[str],
         allow: Sequence[str],
     ) -> None:
-        """Paths have no slash at their beginning.
+        """Paths have no slash at their beginning. A root is a file or directory, what is in a
+        directory (`DIRECTORY/`), or all names in it that begin with a dot (`DIRECTORY/.`).
 
-        `never` are paths of which nothing is restored; `search` are the directories in which
-        programs are found; in `trees`, files of the image stay as they are. Files that match a
-        pattern of `allow` are restored nevertheless, except those of `never`.
+        `never` are roots of which nothing is restored. Of the others, the longest of `work` and
+        `protected` says whether a path is; without `work`, all is. Files that match a pattern of
+        `allow` are restored nevertheless, except those of `never`.
         """
         self._never = never
-        self._search = search
-        self._trees = trees
+        self._work = work
+        self._protected = protected
         self._allow = allow
 
-    def refuses(self, path: str, content: bytes, *, is_directory: bool) -> bool:
-        """Returns whether an entry is left out. `content` is the beginning of a file's."""
-        if any(_is_below(path, root) for root in self._never):
+    def refuses(self, path: str, *, is_directory: bool = False, target: str | None = None) -> bool:
+        """Returns whether an entry is left out. `target` is that of a symbolic link."""
+        if _longest(self._never, path):
             return True
-        if is_directory or any(fnmatch.fnmatchcase(path, pattern) for pattern in self._allow):
+        if self._work is None or any(fnmatch.fnmatchcase(path, one) for one in self._allow):
             return False
-        if any(fnmatch.fnmatchcase(path, pattern) for pattern in LOADED_UNASKED):
-            return bool(self._trees)
-        return self._changes_a_program(path) or _is_loaded_by_python(path, content, self._trees)
-
-    def _changes_a_program(self, path: str) -> bool:
-        if any(_is_below(path, tree) for tree in self._trees) and os.path.lexists(f"/{path}"):
+        if target is not None and _leads_astray(path, target):
             return True
-        directory, name = posixpath.split(path)
-        if directory not in self._search:
-            return False
-        return any(os.path.lexists(f"/{other}/{name}") for other in self._search)
+        if _longest(self._work, path) <= _longest(self._protected, path):
+            return True
+        return not is_directory and path not in self._work and _is_setting(path)
+
+    def root_of(self, path: str) -> str:
+        """Returns the root that would make a refused file work: the first directory on its way that
+        is not there, after the last one that is searched by name; else, and for settings, itself.
+        """
+        parts = path.split("/")
+        searched = [end for end, part in enumerate(parts[:-1], 1) if part in SEARCHED]
+        if not _is_setting(path):
+            for end in range(max(searched, default=0) + 1, len(parts)):
+                root = "/".join(parts[:end])
+                if not os.path.isdir(f"/{root}"):
+                    return root
+        return path
 
 
-def _is_loaded_by_python(path: str, content: bytes, trees: Sequence[str]) -> bool:
-    """Returns whether every Python, or every pytest, runs what a new file names."""
-    if not trees or "-packages/" not in path:
-        return False
-    if path.endswith(".pth"):
-        return any(line.startswith((b"import ", b"import\t")) for line in content.splitlines())
-    return path.endswith("/entry_points.txt") and b"[pytest11]" in content
+def _longest(roots: Sequence[str], path: str) -> int:
+    """Returns the length of the longest root that holds a path; 0 if none does."""
+    return max((len(root) for root in roots if _holds(root, path)), default=0)
 
 
-def _is_below(path: str, root: str) -> bool:
+def _holds(root: str, path: str) -> bool:
+    if f"/{root}".endswith(("/", "/.")):
+        return path.startswith(root)
     return path == root or path.startswith(f"{root}/")
+
+
+def _is_setting(path: str) -> bool:
+    name = f"/{path.lower()}"
+    return any(fnmatch.fnmatchcase(name, f"*/{pattern}") for pattern in SETTINGS)
+
+
+def _leads_astray(path: str, target: str) -> bool:
+    """Returns whether a link may lead to what is closed, whatever other links are on the way."""
+    steps = target.strip("/").split("/")
+    if ".." in steps[next((i for i, step in enumerate(steps) if step != ".."), len(steps)) :]:
+        return True
+    end = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), target)).strip("/")
+    return not end or bool(_longest(CLOSED, end))

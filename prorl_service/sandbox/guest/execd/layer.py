@@ -2,8 +2,8 @@
 
 The tar has the entries that `tar` has, and marks what was deleted as layers of OCI images do: an
 empty file `.wh.NAME`, and `.wh..wh..opq` in a directory that hides the image's. Restoring is for a
-sandbox in which nothing has run yet: names are taken as they are, except that none leaves the root
-and that what `Guard` refuses is left out. Files that were one file by several names are so again.
+sandbox of the untouched image: names are taken as they are, except that none leaves the root and
+that what `Guard` refuses is left out. Files that were one file by several names are so again.
 """
 
 import errno
@@ -12,13 +12,13 @@ import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from io import BytesIO
 from typing import Any, BinaryIO
 
-from .files import NEVER_WAIT, open_regular
+from .files import NEVER_WAIT
 from .guard import Guard
 from .namespaces import Written
 from .request import Request
@@ -30,8 +30,8 @@ OPAQUE = ".wh..wh..opq"
 _OPAQUE_ATTRIBUTE = "user.overlay.opaque"
 _READ_ONLY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | NEVER_WAIT
 ROOT = os.O_RDONLY | os.O_DIRECTORY
-GUARDED_BYTES = 1 << 16
-"""Beginning of a file that the guard looks at."""
+MOST_REFUSED = 10_000
+"""Maximum of roots that an answer names; further ones count for the last."""
 
 
 def save_layer(written: Sequence[Written], request: Request) -> None:
@@ -42,7 +42,7 @@ def save_layer(written: Sequence[Written], request: Request) -> None:
 
 
 def restore_layer(written: Sequence[Written], request: Request) -> None:
-    """Answers with the names of what was refused, as JSON."""
+    """Answers with what was refused: numbers of files by roots that hold them, as JSON."""
     guard = Guard(**request.arguments["guard"])
     in_worker(request, partial(_restore, request.payload, guard, written))
 
@@ -138,74 +138,71 @@ class _Restoring:
         self._guard = guard
         self._written = written
         self._refused_files: dict[str, tarfile.TarInfo] = {}
-        self.refused: list[str] = []
+        self.refused: dict[str, int] = {}
 
     def put(self, entry: tarfile.TarInfo) -> None:
         parts = _parts(entry.name)
         name, deleted = parts[-1], parts[-1].startswith(DELETED)
-        if deleted and name != OPAQUE:
-            name = name.removeprefix(DELETED)
-        path = "/".join([*parts[:-1], name])
-        parent = _parent(parts[:-1])
-        if parent is None:
-            self._refuse(entry, path)
+        if name == OPAQUE:
+            self._empty("/".join(parts[:-1]))
             return
-        try:
-            if name == OPAQUE:
-                self._empty(parent, "/".join(parts[:-1]))
-            elif entry.islnk():
-                self._link(entry, parent, path)
-            elif deleted:
-                self._delete(parent, path)
-            else:
-                self._put_file(entry, parent, path)
-        finally:
-            os.close(parent)
-
-    def _delete(self, parent: int, path: str) -> None:
-        if self._guard.refuses(path, b"", is_directory=False):
-            self.refused.append(path)
+        path = "/".join([*parts[:-1], name.removeprefix(DELETED) if deleted else name])
+        target = entry.linkname if entry.issym() else None
+        if self._guard.refuses(path, is_directory=entry.isdir(), target=target):
+            if not entry.isdir():
+                self._refuse(entry, path)
+        elif deleted:
+            self._delete(path)
         else:
-            _remove(parent, path.rpartition("/")[2])
+            self._put(entry, path)
 
-    def _put_file(self, entry: tarfile.TarInfo, parent: int, path: str) -> None:
-        """Writes a file, link or directory."""
-        if self._guard.refuses(path, self._content(entry), is_directory=entry.isdir()):
-            self._refuse(entry, path)
-        else:
-            _write(self._tar, entry, parent, path.rpartition("/")[2])
-
-    def _refuse(self, entry: tarfile.TarInfo, path: str) -> None:
-        self.refused.append(path)
-        if entry.isreg():
+    def _refuse(self, entry: tarfile.TarInfo | None, path: str) -> None:
+        root = self._guard.root_of(path)
+        if root not in self.refused and len(self.refused) >= MOST_REFUSED:
+            root = next(reversed(self.refused))
+        self.refused[root] = self.refused.get(root, 0) + 1
+        if entry is not None and entry.isreg():
             self._refused_files[path] = entry
 
-    def _content(self, entry: tarfile.TarInfo) -> bytes:
-        """Returns the beginning of a file's content."""
-        file = self._tar.extractfile(entry) if entry.isreg() else None
-        return b"" if file is None else file.read(GUARDED_BYTES)
+    def _delete(self, path: str) -> None:
+        with _directory(path.split("/")[:-1]) as parent:
+            if parent is not None:
+                _remove(parent, path.rpartition("/")[2])
 
-    def _empty(self, directory: int, path: str) -> None:
-        for name in os.listdir(directory):
-            self._delete(directory, f"{path}/{name}")
+    def _empty(self, path: str) -> None:
+        if self._guard.refuses(f"{path}/{OPAQUE}"):
+            self._refuse(None, path)
+            return
+        with _directory(path.split("/")) as directory:
+            names = [] if directory is None else os.listdir(directory)
+        for name in names:
+            if self._guard.refuses(f"{path}/{name}"):
+                self._refuse(None, f"{path}/{name}")
+            else:
+                self._delete(f"{path}/{name}")
+
+    def _put(self, entry: tarfile.TarInfo, path: str) -> None:
+        """Writes a file, link or directory, and makes the directories that it is in."""
+        with _directory(path.split("/")[:-1], make=True) as parent:
+            if parent is None:
+                self._refuse(entry, path)
+            elif entry.islnk():
+                self._link(entry, parent, path)
+            else:
+                _write(self._tar, entry, parent, path.rpartition("/")[2])
 
     def _link(self, entry: tarfile.TarInfo, parent: int, path: str) -> None:
         """Gives a file that was restored before another name. If the guard refused only its first
         name, it becomes a file of its own; for that, both must be in one piece of the layer."""
-        first = "/".join(_parts(entry.linkname))
+        first, name = "/".join(_parts(entry.linkname)), path.rpartition("/")[2]
         refused = self._refused_files.get(first)
         if refused is not None:
-            self._put_file(refused, parent, path)
-        elif not _is_written(self._written, first) or self._refuses_link(path, first):
-            self.refused.append(path)
+            _write(self._tar, refused, parent, name)
+        elif not _is_written(self._written, first):
+            self._refuse(None, path)
         else:
-            name = path.rpartition("/")[2]
             _remove(parent, name)
             os.link(f"/{first}", name, dst_dir_fd=parent, follow_symlinks=False)
-
-    def _refuses_link(self, path: str, first: str) -> bool:
-        with open(open_regular(f"/{first}", os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            return self._guard.refuses(path, file.read(GUARDED_BYTES), is_directory=False)
 
 
 def _is_written(written: Sequence[Written], path: str) -> bool:
@@ -215,32 +212,39 @@ def _is_written(written: Sequence[Written], path: str) -> bool:
         return False
     root = max(roots, key=lambda one: len(one.prefix))
     inside = path.removeprefix(root.prefix).strip("/").split("/")
-    directory = _parent(inside[:-1], root.directory)
-    if directory is None:
-        return False
+    with _directory(inside[:-1], root.directory) as directory:
+        if directory is None:
+            return False
+        with suppress(FileNotFoundError):
+            status = os.stat(inside[-1], dir_fd=directory, follow_symlinks=False)
+            return stat.S_ISREG(status.st_mode)
+    return False
+
+
+@contextmanager
+def _directory(
+    parts: list[str], root: int | None = None, *, make: bool = False
+) -> Iterator[int | None]:
+    """Opens a directory below `root`, without following links. None if it is not there."""
+    directory = os.open("/", ROOT) if root is None else os.open(".", ROOT, dir_fd=root)
     try:
-        return stat.S_ISREG(os.stat(inside[-1], dir_fd=directory, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False
+        for part in parts:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=directory)
+            inner = os.open(part, _READ_ONLY, dir_fd=directory)
+            os.close(directory)
+            directory = inner
+    except OSError as error:
+        os.close(directory)
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        yield None
+        return
+    try:
+        yield directory
     finally:
         os.close(directory)
-
-
-def _parent(parts: list[str], root: int | None = None) -> int | None:
-    """Opens a directory below `root`, without following links. None if it is not there: it was
-    refused."""
-    directory = os.open("/", ROOT) if root is None else os.open(".", ROOT, dir_fd=root)
-    for part in parts:
-        try:
-            inner = os.open(part, _READ_ONLY, dir_fd=directory)
-        except (FileNotFoundError, NotADirectoryError, OSError) as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise
-            return None
-        finally:
-            os.close(directory)
-        directory = inner
-    return directory
 
 
 def _remove(directory: int, name: str) -> None:

@@ -25,8 +25,6 @@ from prorl_service.sandbox.images.dockerfiles.conversion import Conversion
 from prorl_service.sandbox.images.dockerfiles.rungs import Base, Obstacle, Rung, Work
 from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Instruction
 
-SUBSTITUTE = "without a network, name an image that is here: --image-base {}=local:NAME"
-
 
 class Bases(Protocol):
     """The images that Dockerfiles begin with."""
@@ -125,9 +123,7 @@ class DockerfileSource:
             base = await leases.enter_async_context(self.bases.get(name))
         except ProRLError as error:
             message = dockerfile.error(instruction, error.message).message
-            is_remote = isinstance(error, SandboxError) and error.retryable
-            hint = f"{error.hint}; {SUBSTITUTE.format(name)}" if is_remote else error.hint
-            raise type(error)(message, hint=hint, retryable=error.retryable) from error
+            raise type(error)(message, hint=error.hint, retryable=error.retryable) from error
         triggers = base.oci.get("OnBuild")
         if triggers:
             raise dockerfile.error(

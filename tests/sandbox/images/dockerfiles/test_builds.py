@@ -118,6 +118,16 @@ async def test_a_base_of_a_registry_is_fetched_once_and_kept(
         pass
 
 
+async def test_an_image_that_a_task_names_has_a_substitute(root: Path) -> None:
+    name = "127.0.0.1:9/a:b"
+    with pytest.raises(SandboxError, match="cannot be reached") as error:
+        await ImageCache(root).get(name)
+    assert f"--image-base {name}=local:NAME" in error.value.hint
+    instead = str(debian_image(SMALL))
+    async with ImageCache(root, bases=[f"{name}={instead}"]).image(name) as image:
+        assert str(image) == instead
+
+
 async def test_a_base_that_cannot_be_had_names_the_line_and_the_option(
     root: Path, tmp_path: Path
 ) -> None:

@@ -55,11 +55,12 @@ async def test_an_instance_that_cannot_be_graded_is_refused(reason: str) -> None
 
 
 class UnlikeNodes(BubblewrapProvider):
-    """A provider whose every second sandbox may write only smaller files."""
+    """A provider in whose sandboxes every second grading, which takes two, may write only smaller
+    files."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._file_mb = itertools.cycle([512, 256])
+        self._file_mb = itertools.cycle([512, 512, 256, 256])
 
     def create(
         self, *, image: str | None, limits: SandboxLimits, user: str | None = None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.sandbox.images import ImageCache
+from tests.agents.harbor.directories import TOML
 from tests.sandbox.images.debian import debian_directory
 
 PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
@@ -49,14 +50,6 @@ def pytest_addoption(parser):
     f"{SITE}/ctrf_stand_in-1.dist-info/METADATA": "Name: ctrf-stand-in\nVersion: 1\n",
     f"{SITE}/ctrf_stand_in-1.dist-info/entry_points.txt": "[pytest11]\nctrf = ctrf_stand_in\n",
 }
-TOML = """\
-schema_version = "1.4"
-[verifier]
-timeout_sec = 60.0
-[environment]
-docker_image = "{image}"
-workdir = "{workdir}"
-"""
 ANSWERED = """\
 from pathlib import Path
 

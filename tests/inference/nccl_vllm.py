@@ -133,22 +133,6 @@ class TrainerInitInfo:
     rank: int
 
 
-class EarlierSource:
-    """vLLM's `WeightSource` before 0.33: `metadata()` and `__iter__`."""
-
-
-class Source:
-    """vLLM's `WeightSource` as of 0.33."""
-
-    metadata: list[ParamMeta]
-
-    def implements_iter_full(self) -> bool:
-        raise NotImplementedError
-
-    def iter_full(self) -> Iterator[tuple[str, torch.Tensor]]:
-        raise NotImplementedError
-
-
 class TrainerEngine:
     opened: ClassVar[list["TrainerEngine"]] = []
     of_033 = False
@@ -211,7 +195,7 @@ class TrainerEngine:
 @contextmanager
 def installed(patch: pytest.MonkeyPatch, *, of_033: bool) -> Iterator[None]:
     """Replaces the modules of vLLM that a broadcast imports by these stand-ins."""
-    source = Source if of_033 else EarlierSource
+    source = type("WeightSource", (), {"iter_full": None} if of_033 else {})
     patch.setattr(TrainerEngine, "of_033", of_033)
     transfer = "vllm.distributed.weight_transfer"
     contents: dict[str, dict[str, Any]] = {

@@ -44,6 +44,7 @@ CONFIG: dict[str, Any] = {
     "actor_rollout_ref": {
         "actor": {"use_dynamic_bsz": False, "ppo_max_token_len_per_gpu": 64},
         "rollout": {
+            "name": "vllm",
             "n": 8,
             "temperature": 0.9,
             "top_p": 0.95,

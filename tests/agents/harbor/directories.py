@@ -24,7 +24,7 @@ schema_version = "1.4"
 timeout_sec = 60.0
 [environment]
 docker_image = "{image}"
-workdir = "/app"
+workdir = "{workdir}"
 """
 SOLVE = call("bash", command="echo 42 > answer.txt")
 DONE = "Done."
@@ -35,7 +35,7 @@ def directory(
 ) -> TaskDirectory:
     """Writes a task of one step; `toml` is added to the usual one, `files` by their paths."""
     texts = {
-        "task.toml": TOML.format(image=debian_image()) + toml,
+        "task.toml": TOML.format(image=debian_image(), workdir="/app") + toml,
         "instruction.md": "Write 42 to answer.txt.",
         "tests/test.sh": test,
         **files,

@@ -3,7 +3,11 @@
 import json
 from typing import Any
 
+from recipes.common.data.fields import Row
+from recipes.swebench.data.converted import Converted
+from recipes.swebench.data.converter import convert
 from recipes.swebench.data.diffs import file_diff
+from recipes.swebench.data.environments import GradedBy
 
 Fields = dict[str, Any]
 
@@ -276,3 +280,7 @@ def nemotron(row: Fields) -> Fields:
         "responses_create_params": {"input": [], "metadata": metadata},
         "agent_ref": {"type": "responses_api_agents", "name": "swe_agents"},
     }
+
+
+def converted(fields: Fields, graded_by: GradedBy = "recorder", **columns: str) -> Converted:
+    return convert(Row(fields, "row 7 (its id)"), graded_by, columns)

@@ -5,6 +5,7 @@ left. Faults of the patch are reported; faults of the instance or the sandbox ar
 policy is trained on them.
 """
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -127,7 +128,7 @@ class _Grading:
             if changed.isdisjoint(id_.partition("::")[0] for id_ in self.data.FAIL_TO_PASS):
                 raise
             raise self._not_run(SweOutcome.PATCH_FAILED, error.message) from error
-        return versions(tests, self.chance)
+        return await asyncio.to_thread(versions, tests, self.chance)
 
     def _not_run(self, outcome: SweOutcome, *problems: str) -> _NotRun:
         return _NotRun(self.data.expected().report(outcome, problems=problems, **self.known))

@@ -49,7 +49,7 @@ def versions(tests: Candidates, random: Random) -> tuple[Version, Version]:
     be fixed are changed in the second."""
     parsed = {file: Source.parsed(text) for file, text in tests.sources.items()}
     fixed = [test for test in tests.fixed if all(map(str.isidentifier, test.split("::")[1:]))]
-    kept = [test for test in tests.kept if test not in tests.fixed and _is_alone(test, parsed)]
+    kept = _alone([test for test in tests.kept if test not in tests.fixed], parsed)
     first, second = _drawn(fixed, kept, random)
     maker = _Maker(tests.sources, parsed, random)
     return maker.version(first, ()), maker.version(second, fixed)
@@ -86,7 +86,7 @@ def _tests_by_likeness(sources: Mapping[str, str], ids: Collection[str]) -> dict
             by_word[word].append(id_)
     found: dict[int, list[str]] = defaultdict(list)
     for file, text in sources.items():
-        for names, function in _tests(text):
+        for names, function in _tests(Source.parsed(text)):
             test, alike = "::".join([file, *names]), by_word[names[-1]]
             description = _description(function)
             is_meant = description in ids or any(means(id_, test, "") for id_ in alike)
@@ -155,15 +155,11 @@ def _replaced(names: Sequence[str], random: Random) -> str:
     return f"def {names[0]}():\n    assert {number} == {random.randint(10, 40)}"
 
 
-def _is_alone(test: str, parsed: Mapping[str, Source | None]) -> bool:
-    """Returns whether a change of the test can be told from those of others: it has a source of
-    its own, no other test has its name, and no class inherits it."""
-    file, *names = test.split("::")
-    source = parsed[file]
-    if source is None or source.find(names) is None:
-        return False
+def _alone(tests: Sequence[str], parsed: Mapping[str, Source | None]) -> list[str]:
+    """Returns the tests whose change can be told from those of others: they have a source of their
+    own, no other test has their name, and no class inherits them."""
     known = [source for source in parsed.values() if source]
-    alike = sum(other[-1] == names[-1] for one in known for other, _ in _tests(one.text))
+    alike = Counter(names[-1] for one in known for names, _ in _tests(one))
     bases = {
         re.split(r"\W", ast.unparse(base))[-1]
         for one in known
@@ -171,7 +167,13 @@ def _is_alone(test: str, parsed: Mapping[str, Source | None]) -> bool:
         if isinstance(node, ast.ClassDef)
         for base in node.bases
     }
-    return alike == 1 and bases.isdisjoint(names[:-1])
+    found = []
+    for test in tests:
+        file, *names = test.split("::")
+        source = parsed[file]
+        if source and source.find(names) and alike[names[-1]] == 1 and bases.isdisjoint(names[:-1]):
+            found.append(test)
+    return found
 
 
 def _described(test: str, parsed: Mapping[str, Source | None]) -> str:
@@ -185,8 +187,7 @@ def _description(function: Function) -> str:
     return (ast.get_docstring(function) or "").partition("\n")[0]
 
 
-def _tests(text: str) -> Iterator[tuple[list[str], Function]]:
-    source = Source.parsed(text)
+def _tests(source: Source | None) -> Iterator[tuple[list[str], Function]]:
     for node in source.tree.body if source else ():
         names = [node.name] if isinstance(node, ast.ClassDef) else []
         for test in node.body if isinstance(node, ast.ClassDef) else [node]:

@@ -215,6 +215,7 @@ class Zygotes:
         """Containers started ahead, by image; None: given up for another, not started ahead."""
         self._changes = Changes()
         self._background = TaskOwner()
+        self._is_closed = False
 
     async def fork(
         self, image: str, order: dict[str, object], connection: int
@@ -231,7 +232,12 @@ class Zygotes:
             raise
 
     def acquire(self, image: str) -> Zygote:
-        """Returns the container of the image, started if needed; `release` it later."""
+        """Returns the container of the image, started if needed; `release` it later.
+
+        Raises `SandboxError` after `close`: nothing would end a container that starts then.
+        """
+        if self._is_closed:
+            raise SandboxError("no sandbox starts any more: their provider is closed")
         if image in self._running and not self._running[image].usable:
             self._end(image)  # it died; its remains take a while to end
         zygote = self._running.pop(image, None)
@@ -292,11 +298,12 @@ class Zygotes:
             if zygote is not None:
                 self.release(zygote)
         for image in expected:
-            if image not in self._ahead:
+            if image not in self._ahead and not self._is_closed:
                 self._ahead[image] = self.acquire(image)
         self._changes.notify()
 
     async def close(self) -> None:
+        self._is_closed = True
         await asyncio.gather(*(zygote.stop() for zygote in self._running.values()))
         await self._background.drain()
 

@@ -1,11 +1,15 @@
 """Tests of the VeRL plug-in, collected only where verl is installed (`scripts/test-verl`)."""
 
+import os
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+# Otherwise other tests take all the time from Ray's workers.
+os.environ.update(RAY_worker_niceness="0")
 
 try:
     version("verl")  # an import would find this directory

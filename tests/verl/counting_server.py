@@ -11,6 +11,7 @@ class CountingServer:
     """Samples ids from 100 + the prompt's length; if `is_slow`, two of them when it is aborted.
 
     With `says` it samples those ids instead, up to the first of its own or the caller's end tokens.
+    After `meet` it answers once that many calls are here at a time.
     """
 
     def __init__(self) -> None:
@@ -23,11 +24,15 @@ class CountingServer:
         self.prompts: list[list[int]] = []
         self.parameters: list[dict[str, Any]] = []
         self.running, self.cancelled, self.most = 0, 0, 0
+        self.meet(0)
         self.aborting = asyncio.Event()
 
     def set(self, **values: Any) -> None:
         for name, value in values.items():
             setattr(self, name, value)
+
+    def meet(self, calls: int) -> None:
+        self.meets, self.met = calls, asyncio.Event()
 
     def seen(self) -> dict[str, Any]:
         return {
@@ -59,6 +64,9 @@ class CountingServer:
                 wanted, reason = 2, "aborted"
             else:
                 await asyncio.sleep(self.pause_s)
+                if self.running >= self.meets:
+                    self.met.set()
+                await self.met.wait()
                 reason = "completed"
         except asyncio.CancelledError:
             self.cancelled += 1

@@ -99,7 +99,7 @@ def test_no_token_of_another_trainers_engine_is_in_a_row(
         other = f"127.0.0.1:{met._do(gateway.start('127.0.0.1', 0))}"
         with RolloutClient(service.url, training=met._policy.key) as client:
             client.add_backend(f"http://{other}", str(tiny_model), api_key="key")
-        ray.get([server.set.remote(pause_s=5.0) for server in servers])  # all at once
+        ray.get([server.meet.remote(N // 2) for server in servers])
         scored = score(met, service.url, "after")
         met._end()
         met._do(gateway.stop())

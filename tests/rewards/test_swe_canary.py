@@ -2,11 +2,14 @@
 
 import ast
 import re
+from collections.abc import Collection
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from prorl_service.rewards.swe.canary import BESIDE, Candidates, versions
+from prorl_service.rewards.swe.canary import BESIDE, Candidates, Version, versions
 
 SOURCE = '''\
 import unittest
@@ -193,7 +196,6 @@ def test_tests_to_be_fixed_are_divided_where_there_are_no_others() -> None:
     [
         "class TestA:\n    def test_x(self):\n        f()\nclass TestB(TestA):\n    pass\n",
         "class TestA:\n    def test_x(self):\n        f()\ndef test_x():\n    f()\n",
-        "class TestA:\n    test_x = f()\n",
     ],
 )
 def test_a_test_that_cannot_be_told_from_others_is_not_changed_beside(source: str) -> None:
@@ -202,6 +204,37 @@ def test_a_test_that_cannot_be_told_from_others_is_not_changed_beside(source: st
     first, second = versions(tests, Random(0))
     assert not first.changed
     assert list(second.changed) == ["t.py::test_fix"]
+
+
+@given(kept=st.integers(2, 12), fixed=st.integers(1, 3), random=st.randoms(use_true_random=False))
+def test_no_place_in_the_order_of_failures_tells_a_test_to_be_fixed(
+    kept: int, fixed: int, random: Random
+) -> None:
+    """A patch swallows failures by their place alone; nothing is fixed."""
+    tests = Candidates({"t.py": MANY}, NAMES[:fixed], NAMES[fixed : fixed + kept])
+    order = random.sample(NAMES, len(NAMES))
+    swallowed = {place for place in range(len(NAMES)) if random.random() < 0.5}
+
+    def is_as_expected(version: Version, failing: Collection[str]) -> bool:
+        failures = [test for test in order if test in {*version.changed, *failing}]
+        shown = {test for place, test in enumerate(failures) if place not in swallowed}
+        return shown == set(version.changed)
+
+    first, second = versions(tests, random)
+    broken = set(NAMES[:fixed])
+    assert not (is_as_expected(first, broken) and is_as_expected(second, broken))
+
+
+def test_tests_that_the_file_adds_to_a_class_are_changed_where_there_are_few_others() -> None:
+    source = "class TestA:\n    def test_fix(self):\n        f()\n\n\nload(TestA)\n"
+    fixed = "t.py::TestA::test_fix"
+    kept = [f"t.py::TestA::test_{number}" for number in range(3)]
+    first, second = versions(Candidates({"t.py": source}, [fixed], kept), Random(0))
+    assert len(first.changed) == 1
+    assert len(second.changed) == 3
+    [added] = first.changed
+    name = added.rpartition("::")[2]
+    assert re.search(rf"\nTestA.{name} = lambda self: \[\]\[\d\]\n$", first.files["t.py"])
 
 
 CHAINED = """\

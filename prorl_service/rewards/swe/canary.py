@@ -97,10 +97,11 @@ def _tests_by_likeness(sources: Mapping[str, str], ids: Collection[str]) -> dict
 def _drawn(
     fixed: Sequence[str], kept: Sequence[str], random: Random
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the tests to change in each run."""
+    """Returns the tests to change in each run. No fewer in the second: some test must fail there
+    in every place of the order in which a test to be fixed can fail in the first."""
     if kept:
         beside = random.sample(kept, min(len(kept), 2 * BESIDE))
-        half = (len(beside) + 1) // 2
+        half = max(1, len(beside) // 2)
         return beside[:half], [*fixed, *beside[half:]]
     first = random.sample(fixed, min(len(fixed) // 2, BESIDE))
     return first, [test for test in fixed if test not in first]
@@ -157,7 +158,8 @@ def _replaced(names: Sequence[str], random: Random) -> str:
 
 def _alone(tests: Sequence[str], parsed: Mapping[str, Source | None]) -> list[str]:
     """Returns the tests whose change can be told from those of others: they have a source of their
-    own, no other test has their name, and no class inherits them."""
+    own, no other test has their name, and no class inherits them. If there are not two, also those
+    that the file's own code adds to a class."""
     known = [source for source in parsed.values() if source]
     alike = Counter(names[-1] for one in known for names, _ in _tests(one))
     bases = {
@@ -167,13 +169,17 @@ def _alone(tests: Sequence[str], parsed: Mapping[str, Source | None]) -> list[st
         if isinstance(node, ast.ClassDef)
         for base in node.bases
     }
-    found = []
+    written, added = [], []
     for test in tests:
         file, *names = test.split("::")
         source = parsed[file]
-        if source and source.find(names) and alike[names[-1]] == 1 and bases.isdisjoint(names[:-1]):
-            found.append(test)
-    return found
+        if source is None or not bases.isdisjoint(names[:-1]):
+            continue
+        if source.find(names) and alike[names[-1]] == 1:
+            written.append(test)
+        elif len(names) > 1 and not alike[names[-1]] and all(map(str.isidentifier, names)):
+            added.append(test)
+    return written if len(written) > 1 else [*written, *added]
 
 
 def _described(test: str, parsed: Mapping[str, Source | None]) -> str:

@@ -1,0 +1,117 @@
+"""Whether what we use of a package is in another release of it."""
+
+import ast
+from collections.abc import Iterator
+
+from bench.neighbours.sources import Found, Sources
+from bench.neighbours.uses import Call, Use
+
+KINDS = ("staticmethod", "classmethod", "property", "cached_property")
+
+
+def problems(use: Use, sources: Sources) -> Iterator[str]:
+    """Yields what is broken: names that are gone, arguments that are not taken, methods that are
+    called otherwise than ours take it."""
+    found = sources.find(use.name)
+    if found is None:
+        yield f"{use.name} is gone ({use.file})"
+        return
+    for call in use.calls:
+        for problem in _of_call(found, call, sources):
+            yield f"{use.name}: {problem} ({use.file}:{call.line})"
+    for ours in use.subclasses:
+        for problem in _of_class(found, ours, sources):
+            yield f"{use.name}: {problem} ({use.file}, {ours.name})"
+
+
+def _of_call(found: Found, call: Call, sources: Sources) -> Iterator[str]:
+    function = _called(found, sources)
+    if function is None or function.args.kwarg:
+        return
+    taken, needed = _parameters(function)
+    if isinstance(found.node, ast.ClassDef):
+        taken, needed = taken[1:], needed - {"self"}
+    for keyword in call.keywords:
+        if keyword not in taken:
+            yield f"takes no {keyword}"
+    given = {*taken[: call.positional], *call.keywords}
+    for name in sorted(needed - given if not call.is_open else ()):
+        yield f"needs {name}"
+
+
+def _called(found: Found, sources: Sources) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    if isinstance(found.node, ast.ClassDef):
+        made = sources.member(found, "__init__")
+        return made.node if made and isinstance(made.node, ast.FunctionDef) else None
+    function = found.node
+    # A decorator may give arguments itself, as Hydra's does.
+    is_plain = isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    return function if is_plain and not function.decorator_list else None
+
+
+def _of_class(found: Found, ours: ast.ClassDef, sources: Sources) -> Iterator[str]:
+    methods = {one.name: one for one in ours.body if _is_method(one)}
+    for name, method in methods.items():
+        theirs = sources.member(found, name)
+        if theirs is not None and _is_method(theirs.node):
+            yield from _of_override(theirs.node, method)
+    for name in _abstract(found, sources) - {name for one in ours.body for name in _assigned(one)}:
+        if name not in methods:
+            yield f"{name} is to be implemented"
+
+
+def _of_override(theirs: ast.AST, ours: ast.AST) -> Iterator[str]:
+    assert isinstance(theirs, ast.FunctionDef | ast.AsyncFunctionDef)
+    assert isinstance(ours, ast.FunctionDef | ast.AsyncFunctionDef)
+    if _kind(theirs) != _kind(ours):
+        yield f"{ours.name} is {_kind(theirs) or 'a method'}, ours {_kind(ours) or 'a method'}"
+    taken, _ = _parameters(ours)
+    for name in _parameters(theirs)[0][1:]:
+        if name not in taken and not ours.args.kwarg:
+            yield f"{ours.name} is given {name}, which ours does not take"
+    known = _parameters(theirs)[0]
+    for name in sorted(_parameters(ours)[1] - {*known, "self", "cls"}):
+        if not (theirs.args.kwarg or theirs.args.vararg):
+            yield f"{ours.name} of ours needs {name}, which is not given"
+
+
+def _abstract(found: Found, sources: Sources) -> set[str]:
+    assert isinstance(found.node, ast.ClassDef)
+    inherited: set[str] = set()
+    for base in sources.bases(found):
+        inherited |= _abstract(base, sources)
+    own = [one for one in found.node.body if _is_method(one)]
+    return inherited - {one.name for one in own} | {
+        one.name for one in own if "abstractmethod" in _decorators(one)
+    }
+
+
+def _assigned(node: ast.AST) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {one.id for one in targets if isinstance(one, ast.Name)}
+
+
+def _is_method(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def _kind(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    found = [one for one in KINDS if one in _decorators(function)]
+    return "property" if "cached_property" in found else "".join(found)
+
+
+def _decorators(function: ast.AST) -> set[str]:
+    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    return {ast.unparse(one).rpartition(".")[2] for one in function.decorator_list}
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[list[str], set[str]]:
+    """Returns all parameters in their order, and those without a default."""
+    arguments = function.args
+    placed = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    required = {*placed[: len(placed) - len(arguments.defaults)]}
+    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        placed.append(one.arg)
+        if default is None:
+            required.add(one.arg)
+    return placed, required

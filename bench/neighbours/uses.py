@@ -70,3 +70,12 @@ def _call(node: ast.Call) -> Call:
     is_open = is_open or any(one.arg is None for one in node.keywords)
     keywords = tuple(one.arg for one in node.keywords if one.arg is not None)
     return Call(node.lineno, len(node.args), keywords, is_open)
+
+
+def class_in(top: Path, name: str) -> ast.ClassDef:
+    """Returns a class of ours, named as `file:Class`. Raises `KeyError`."""
+    file, _, wanted = name.partition(":")
+    for node in ast.walk(ast.parse((top / file).read_text())):
+        if isinstance(node, ast.ClassDef) and node.name == wanted:
+            return node
+    raise KeyError(name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from bench.neighbours.sources import Found, Sources
 from bench.neighbours.uses import Call, Use
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 KINDS = ("staticmethod", "classmethod", "property", "cached_property")
 
 
@@ -39,30 +40,28 @@ def _of_call(found: Found, call: Call, sources: Sources) -> Iterator[str]:
         yield f"needs {name}"
 
 
-def _called(found: Found, sources: Sources) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+def _called(found: Found, sources: Sources) -> Function | None:
     if isinstance(found.node, ast.ClassDef):
         made = sources.member(found, "__init__")
         return made.node if made and isinstance(made.node, ast.FunctionDef) else None
     function = found.node
     # A decorator may give arguments itself, as Hydra's does.
-    is_plain = isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-    return function if is_plain and not function.decorator_list else None
+    is_plain = isinstance(function, Function) and not function.decorator_list
+    return function if isinstance(function, Function) and is_plain else None
 
 
 def _of_class(found: Found, ours: ast.ClassDef, sources: Sources) -> Iterator[str]:
-    methods = {one.name: one for one in ours.body if _is_method(one)}
+    methods = {one.name: one for one in _methods(ours)}
     for name, method in methods.items():
         theirs = sources.member(found, name)
-        if theirs is not None and _is_method(theirs.node):
+        if theirs is not None and isinstance(theirs.node, Function):
             yield from _of_override(theirs.node, method)
     for name in _abstract(found, sources) - {name for one in ours.body for name in _assigned(one)}:
         if name not in methods:
             yield f"{name} is to be implemented"
 
 
-def _of_override(theirs: ast.AST, ours: ast.AST) -> Iterator[str]:
-    assert isinstance(theirs, ast.FunctionDef | ast.AsyncFunctionDef)
-    assert isinstance(ours, ast.FunctionDef | ast.AsyncFunctionDef)
+def _of_override(theirs: Function, ours: Function) -> Iterator[str]:
     if _kind(theirs) != _kind(ours):
         yield f"{ours.name} is {_kind(theirs) or 'a method'}, ours {_kind(ours) or 'a method'}"
     taken, _ = _parameters(ours)
@@ -80,7 +79,7 @@ def _abstract(found: Found, sources: Sources) -> set[str]:
     inherited: set[str] = set()
     for base in sources.bases(found):
         inherited |= _abstract(base, sources)
-    own = [one for one in found.node.body if _is_method(one)]
+    own = _methods(found.node)
     return inherited - {one.name for one in own} | {
         one.name for one in own if "abstractmethod" in _decorators(one)
     }
@@ -91,21 +90,20 @@ def _assigned(node: ast.AST) -> set[str]:
     return {one.id for one in targets if isinstance(one, ast.Name)}
 
 
-def _is_method(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+def _methods(owner: ast.ClassDef) -> list[Function]:
+    return [one for one in owner.body if isinstance(one, Function)]
 
 
-def _kind(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _kind(function: Function) -> str:
     found = [one for one in KINDS if one in _decorators(function)]
     return "property" if "cached_property" in found else "".join(found)
 
 
-def _decorators(function: ast.AST) -> set[str]:
-    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+def _decorators(function: Function) -> set[str]:
     return {ast.unparse(one).rpartition(".")[2] for one in function.decorator_list}
 
 
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[list[str], set[str]]:
+def _parameters(function: Function) -> tuple[list[str], set[str]]:
     """Returns all parameters in their order, and those without a default."""
     arguments = function.args
     placed = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]

@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test test-all test-fast check docs bench test-vllm test-verl test-ray test-harnesses test-environments test-slurm clean
+.PHONY: setup sandboxes demo test test-all test-fast check docs bench test-vllm test-verl test-ray test-harnesses test-environments test-slurm neighbours clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -36,6 +36,8 @@ test-environments: setup sandboxes ## every Dockerfile, puzzle and server of env
 	scripts/test -n 2 --dist loadfile tests/sandbox/images tests/agents tests/openenv tests/trl/test_nemo_gym_training.py
 	[ "$$(id -u)" != 0 ] || scripts/test-as-nobody tests/sandbox/images/dockerfiles -k spython
 	scripts/test-harbor
+neighbours: setup ## what we use of other packages, looked up in their newest releases
+	scripts/neighbours
 test-slurm: setup ## the recipes' Slurm scripts, on a real Slurm of this machine's own
 	scripts/test-slurm
 clean:

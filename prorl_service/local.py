@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 20
 START_TIMEOUT_S = 120
 VLLM_START_TIMEOUT_S = 600
 VLLM_OPTIONS = (
-    (releases.OLDEST, ("--enable-prompt-tokens-details", "--logprobs-mode", "processed_logprobs")),
+    ((), ("--enable-prompt-tokens-details", "--logprobs-mode", "processed_logprobs")),
     (releases.LOADS_FILES, ("--weight-transfer-config", '{"backend": "prorl"}')),
     (releases.NEEDS_SCALE_OUT, ("--enable-scale-out",)),
 )

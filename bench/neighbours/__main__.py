@@ -1,84 +1,91 @@
-"""Newer releases of what we hook into: `python -m bench.neighbours [NAME...]`.
+"""What we hook into, looked up in other packages: `python -m bench.neighbours [NAME...]`.
 
-Downloads the newest wheel of each package in `prorl_service/neighbours.toml`, unpacks it without
-installing it, and looks up in its source all that ours uses: names, arguments, methods that we
-override or stand in for. Exits with 1 if something is broken. Needs a Python that can read them.
+Unpacks the newest wheel or npm package of each neighbour without installing it, and compares names,
+signatures, fields and routes in its source. `--installed` compares what is installed beside this
+Python instead. Exits with 1 if something is broken. Python must be new enough to read the sources.
 """
 
-import subprocess
+import argparse
 import sys
-import tomllib
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from bench import result
-from bench.neighbours import compare
+from bench.neighbours import packages
+from bench.neighbours.hooks import hooks
+from bench.neighbours.presets import Preset, presets
 from bench.neighbours.sources import Sources
-from bench.neighbours.uses import Use, class_in, uses
+from prorl_service.neighbours import Neighbour, neighbours, table
 
-TOP = Path(__file__).parents[2]
-TABLE = TOP / "prorl_service/neighbours.toml"
-OURS = (TOP / "prorl_service", TOP / "plugins")
-
-
-def checked(name: str, about: dict[str, Any], sources: Sources) -> tuple[int, list[str]]:
-    """Returns the number of hooks into a package, and what is broken in these sources."""
-    hooks = list(uses(OURS, about["modules"], TOP))
-    for ours, theirs in about.get("stand_ins", {}).items():
-        hooks.append(Use(theirs, ours, subclasses=[class_in(TOP, ours)]))
-    return len(hooks), [one for use in hooks for one in compare.problems(use, sources)]
+OURS = Path(__file__).parents[2]
+Row = dict[str, object]
 
 
-def unpacked(name: str, directory: Path) -> str:
-    """Unpacks the newest wheel, and returns its release."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "-d",
-        str(directory),
-        name,
-    ]
-    subprocess.run(command, check=True)
-    [wheel] = directory.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = [one for one in archive.namelist() if one.endswith(".py")]
-        archive.extractall(directory, names)
-    return wheel.name.split("-")[1]
+def compared(one: Neighbour, ours: Path, directory: Path, release: str) -> Row:
+    """Returns what is broken in the sources below `directory`, which are of `release`."""
+    found = hooks(one, ours)
+    problems = [problem for hook in found for problem in hook(Sources(directory))]
+    return _row(one.title, release, one.newest, one.supports(release), len(found), problems)
 
 
-def main(names: Sequence[str]) -> int:
-    table = tomllib.loads(TABLE.read_text())
-    rows: list[dict[str, object]] = []
-    broken: list[str] = []
-    for name in names or table:
-        with TemporaryDirectory() as directory:
-            release = unpacked(name, Path(directory))
-            hooks, problems = checked(name, table[name], Sources(Path(directory)))
-        print(*problems, sep="\n", end="\n" if problems else "")
-        broken += problems
-        is_known = release == table[name]["newest"]
-        rows.append(
-            {"neighbour": name, "release": release, "known": is_known, "hooks": hooks}
-            | {"broken": len(problems)}
-        )
-    checked_hooks = sum(int(str(row["hooks"])) for row in rows)
-    headline = {
-        "neighbours": len(rows),
-        "hooks": checked_hooks,
-        "hooks_checked": checked_hooks,
-        "hooks_broken": len(broken),
-        "newest_tried": sum(bool(row["known"]) for row in rows),
-    }
-    result.write("neighbours", rows, headline)
+def tried(one: Preset) -> Row:
+    release, problems = one.compared()
+    return _row(one.title, release, one.version, True, one.hooks, problems)
+
+
+def _row(
+    title: str, release: str, newest: str, is_tested: bool, hooks: int, problems: list[str]
+) -> Row:
+    print(
+        f"{title} {release}: {len(problems)} of {hooks} broken", *problems, sep="\n  ", flush=True
+    )
+    known = {"tested with": newest, "in its range": is_tested}
+    return {"neighbour": title, "release": release, **known, "hooks": hooks, "broken": problems}
+
+
+def of_newest(ours: Path, names: list[str]) -> Iterator[Row]:
+    known = neighbours()
+    if ours != OURS and (old := ours / "prorl_service/neighbours.toml").is_file():
+        known = table(old.read_text(encoding="utf-8"))
+    for name, one in known.items():
+        if one.package and name in (names or known):
+            with TemporaryDirectory() as directory:
+                release = packages.wheel(one.package, Path(directory))
+                yield compared(one, ours, Path(directory), release)
+    for preset in presets(ours):
+        if preset.name in (names or [preset.name]):
+            yield tried(preset)
+
+
+def of_installed() -> Iterator[Row]:
+    for one in neighbours().values():
+        if one.package and (release := one.installed()) is not None:
+            directory = Path(str(distribution(one.package).locate_file("")))
+            yield compared(one, OURS, directory, release)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--installed", action="store_true", help="what is beside this Python")
+    parser.add_argument("--ours", type=Path, default=OURS, help="another checkout of ours")
+    options = parser.parse_args()
+    rows = list(of_installed() if options.installed else of_newest(options.ours, options.names))
+    broken = sum(len(row["broken"]) for row in rows if isinstance(row["broken"], list))
+    if not options.installed and not options.names and options.ours == OURS:
+        counted = sum(int(str(row["hooks"])) for row in rows)
+        headline = {
+            "neighbours": len(rows),
+            "hooks": counted,
+            "hooks_checked": counted,
+            "hooks_broken": broken,
+            "newest_tried": len(rows),
+        }
+        result.write("neighbours", rows, headline)
     return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,18 +1,19 @@
-"""Whether what we use of a package is in another release of it."""
+"""Whether what we use of a package is in the source of some release of it. Each check yields what
+is broken."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from bench.neighbours.sources import Found, Sources
+from bench.neighbours.sources import Found, Sources, names_of
 from bench.neighbours.uses import Call, Use
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 KINDS = ("staticmethod", "classmethod", "property", "cached_property")
 
 
-def problems(use: Use, sources: Sources) -> Iterator[str]:
-    """Yields what is broken: names that are gone, arguments that are not taken, methods that are
-    called otherwise than ours take it."""
+def used(use: Use, sources: Sources) -> Iterator[str]:
+    """Compares an imported name: whether it is there, the arguments of its calls, the methods of
+    classes of ours that derive from it."""
     found = sources.find(use.name)
     if found is None:
         yield f"{use.name} is gone ({use.file})"
@@ -23,6 +24,42 @@ def problems(use: Use, sources: Sources) -> Iterator[str]:
     for ours in use.subclasses:
         for problem in _of_class(found, ours, sources):
             yield f"{use.name}: {problem} ({use.file}, {ours.name})"
+
+
+def takes(name: str, parameters: Sequence[str], sources: Sources) -> Iterator[str]:
+    """Compares the parameters of a function that we call or replace without importing it."""
+    found = sources.find(name)
+    if found is None:
+        yield f"{name} is gone"
+    elif isinstance(found.node, Function):
+        known = [one.arg for one in ast.walk(found.node.args) if isinstance(one, ast.arg)]
+        yield from (f"{name} takes no {one}" for one in parameters if one not in known)
+
+
+def has(name: str, fields: Sequence[str], sources: Sources) -> Iterator[str]:
+    found = sources.find(name)
+    if found is None:
+        yield f"{name} is gone"
+        return
+    for field in fields:
+        if sources.member(found, field) is None:
+            yield f"{name} has no {field}"
+
+
+def reads(name: str, identifiers: Sequence[str], sources: Sources) -> Iterator[str]:
+    found = sources.find(name)
+    if found is None:
+        yield f"{name} is gone"
+        return
+    nodes = list(ast.walk(found.node))
+    read = {one.attr for one in nodes if isinstance(one, ast.Attribute)}
+    read |= {one.id for one in nodes if isinstance(one, ast.Name)}
+    yield from (f"{name} no longer reads {one}" for one in identifiers if one not in read)
+
+
+def answers(package: str, path: str, sources: Sources) -> Iterator[str]:
+    if path not in sources.texts(package):
+        yield f"{package} has no {path}"
 
 
 def _of_call(found: Found, call: Call, sources: Sources) -> Iterator[str]:
@@ -56,9 +93,8 @@ def _of_class(found: Found, ours: ast.ClassDef, sources: Sources) -> Iterator[st
         theirs = sources.member(found, name)
         if theirs is not None and isinstance(theirs.node, Function):
             yield from _of_override(theirs.node, method)
-    for name in _abstract(found, sources) - {name for one in ours.body for name in _assigned(one)}:
-        if name not in methods:
-            yield f"{name} is to be implemented"
+    for name in _abstract(found, sources) - {name for one in ours.body for name in names_of(one)}:
+        yield f"{name} is to be implemented"
 
 
 def _of_override(theirs: Function, ours: Function) -> Iterator[str]:
@@ -83,11 +119,6 @@ def _abstract(found: Found, sources: Sources) -> set[str]:
     return inherited - {one.name for one in own} | {
         one.name for one in own if "abstractmethod" in _decorators(one)
     }
-
-
-def _assigned(node: ast.AST) -> set[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return {one.id for one in targets if isinstance(one, ast.Name)}
 
 
 def _methods(owner: ast.ClassDef) -> list[Function]:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign | ast.AnnAssign
-
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -32,7 +30,7 @@ class Sources:
         if not isinstance(owner.node, ast.ClassDef):
             return None
         for node in owner.node.body:
-            if name in _names(node):
+            if name in names_of(node):
                 return Found(owner.module, node)
         for base in self.bases(owner):
             if (found := self.member(base, name)) is not None:
@@ -46,19 +44,23 @@ class Sources:
         found = [self._top(owner.module, one.id, 8) for one in names if isinstance(one, ast.Name)]
         return [one for one in found if one and isinstance(one.node, ast.ClassDef)]
 
+    def texts(self, package: str) -> set[str]:
+        """Returns all string constants in a package."""
+        return _texts(self.root.joinpath(*package.split(".")))
+
     def _top(self, module: str, name: str, depth: int) -> "Found | None":
         file = _file_of(self.root, module)
         if file is None or depth == 0:
             return None
         if self.has_module(f"{module}.{name}"):
             return Found(f"{module}.{name}", ast.Module([], []))
-        imported = None
-        for node in ast.walk(_parsed(file)):
-            if name in _names(node):
-                return Found(module, node)
-            if isinstance(node, ast.ImportFrom) and imported is None:
-                imported = self._imported(module, file, node, name, depth)
-        return imported
+        if not _may_have(file, name):
+            return None
+        definitions, imports = _indexed(file)
+        if name in definitions:
+            return Found(module, definitions[name])
+        sources = (self._imported(module, file, node, name, depth) for node in imports)
+        return next(filter(None, sources), None)
 
     def _imported(
         self, module: str, file: Path, node: ast.ImportFrom, name: str, depth: int
@@ -80,9 +82,43 @@ class Found:
     node: ast.AST = field(repr=False)
 
 
+def _may_have(file: Path, name: str) -> bool:
+    """Returns False, in far less time than a parser takes, for a file that cannot have the name."""
+    text = _text(file)
+    return name in text or "import *" in text
+
+
+@cache
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+@cache
+def _indexed(file: Path) -> tuple[dict[str, ast.AST], list[ast.ImportFrom]]:
+    """Returns the definitions by name, the first of each, and the imports."""
+    definitions: dict[str, ast.AST] = {}
+    imports: list[ast.ImportFrom] = []
+    for node in ast.walk(_parsed(file)):
+        for name in names_of(node):
+            definitions.setdefault(name, node)
+        if isinstance(node, ast.ImportFrom):
+            imports.append(node)
+    return definitions, imports
+
+
 @cache
 def _parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(errors="replace"))
+    return ast.parse(_text(file))
+
+
+@cache
+def _texts(directory: Path) -> set[str]:
+    return {
+        node.value
+        for file in directory.rglob("*.py")
+        for node in ast.walk(_parsed(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
 
 
 @cache
@@ -94,7 +130,8 @@ def _file_of(root: Path, module: str) -> Path | None:
     return None
 
 
-def _names(node: ast.AST) -> set[str]:
+def names_of(node: ast.AST) -> set[str]:
+    """Returns the names that a statement defines."""
     match node:
         case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
             return {node.name}

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-Signature = ast.FunctionDef | ast.AsyncFunctionDef
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -31,38 +29,47 @@ class Use:
     subclasses: list[ast.ClassDef] = field(default_factory=list)
     """Our classes that derive from it."""
 
-    @property
-    def package(self) -> str:
-        return self.name.partition(":")[0].partition(".")[0]
 
-
-def uses(roots: Collection[Path], packages: Collection[str], top: Path) -> Iterator[Use]:
-    """Yields what the files below `roots` use of `packages`; files are named relative to `top`."""
-    for root in roots:
-        for file in sorted(root.rglob("*.py")):
-            yield from _in_file(file, packages, f"{file.relative_to(top)}")
+def uses(ours: Path, directories: Collection[str], packages: Collection[str]) -> Iterator[Use]:
+    """Yields what the files in `directories` of our checkout use of `packages`."""
+    for directory in directories:
+        for file in sorted((ours / directory).rglob("*.py")):
+            yield from _in_file(file, packages, str(file.relative_to(ours)))
 
 
 def _in_file(file: Path, packages: Collection[str], shown: str) -> Iterator[Use]:
-    tree = ast.parse(file.read_text())
+    text = file.read_text(encoding="utf-8")
+    if not any(one in text for one in packages):
+        return
+    tree = ast.parse(text)
     known: dict[str, Use] = {}
+    modules: set[str] = set()
     for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
-            continue
-        if node.module.partition(".")[0] in packages:
+        if isinstance(node, ast.Import):
+            modules |= {one.name for one in node.names if one.name in packages and not one.asname}
+        elif isinstance(node, ast.ImportFrom) and _is_of(node, packages):
             for alias in node.names:
-                use = Use(f"{node.module}:{alias.name}", shown)
-                known[alias.asname or alias.name] = use
+                known[alias.asname or alias.name] = Use(f"{node.module}:{alias.name}", shown)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if (used := known.get(node.func.id)) is not None:
-                used.calls.append(_call(node))
+        match node:
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in modules:
+                known.setdefault(f"{module}.{name}", Use(f"{module}:{name}", shown))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (used := known.get(_dotted(node.func))) is not None:
+            used.calls.append(_call(node))
         elif isinstance(node, ast.ClassDef):
             for base in node.bases:
-                name = base.value if isinstance(base, ast.Subscript) else base
-                if isinstance(name, ast.Name) and name.id in known:
-                    known[name.id].subclasses.append(node)
+                if (used := known.get(_dotted(base))) is not None:
+                    used.subclasses.append(node)
     yield from known.values()
+
+
+def _is_of(node: ast.ImportFrom, packages: Collection[str]) -> bool:
+    return not node.level and (node.module or "").partition(".")[0] in packages
+
+
+def _dotted(node: ast.expr) -> str:
+    return ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
 
 
 def _call(node: ast.Call) -> Call:
@@ -72,10 +79,15 @@ def _call(node: ast.Call) -> Call:
     return Call(node.lineno, len(node.args), keywords, is_open)
 
 
-def class_in(top: Path, name: str) -> ast.ClassDef:
-    """Returns a class of ours, named as `file:Class`. Raises `KeyError`."""
+def definition(ours: Path, name: str) -> ast.ClassDef | ast.Module | None:
+    """Returns a file of ours or a class in it, named as `file:Class`; None if there is none."""
     file, _, wanted = name.partition(":")
-    for node in ast.walk(ast.parse((top / file).read_text())):
+    if not (ours / file).is_file():
+        return None
+    module = ast.parse((ours / file).read_text(encoding="utf-8"))
+    if not wanted:
+        return module
+    for node in ast.walk(module):
         if isinstance(node, ast.ClassDef) and node.name == wanted:
             return node
-    raise KeyError(name)
+    return None

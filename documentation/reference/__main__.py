@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from documentation.reference import command_line, errors, http, metrics, task_data
+from documentation.reference import command_line, errors, http, metrics, task_data, tested_with
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
 PAGES: dict[str, Callable[[], str]] = {
@@ -13,6 +13,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics.page,
     "task_data.md": task_data.page,
     "errors.md": errors.page,
+    "tested_with.md": tested_with.page,
 }
 
 

@@ -1,5 +1,8 @@
 """`prorl doctor`: which sandboxes this host supports, what limits them, and how to get the rest.
 
+It also says which trainers, engines and other neighbours are installed beside it, and which of them
+are outside the range that was tested.
+
 Each check runs on its own thread within a budget: a hanging check is reported, not waited for. The
 providers say which kinds work, so that the answer is the one that the service would get.
 """
@@ -17,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from prorl_service.errors import SandboxError
+from prorl_service.neighbours import Neighbour, neighbours
 from prorl_service.sandbox import SandboxKind, host_checks, provider
 from prorl_service.sandbox.host_checks import Finding, Status
 
@@ -68,8 +72,23 @@ def of_kind(kind: SandboxKind) -> Check:
     return Check(f"--sandbox {kind}", "sandboxes of the service", run)
 
 
+def of_neighbour(one: Neighbour) -> Check:
+    """Returns a check of the release that is installed here."""
+
+    def run() -> Finding:
+        release = one.installed()
+        if release is None:
+            return Finding(Status.MISSING, "not installed")
+        found = f"{release}, tested: {one.tested}"
+        if one.supports(release):
+            return Finding(Status.OK, found)
+        return Finding(Status.LIMITED, f"{found}: outside the range", one.hint())
+
+    return Check(one.title, "working beside it", run)
+
+
 def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
-    """List the kinds of sandbox that this host supports, and how to get the rest.
+    """List the kinds of sandbox that this host supports, how to get the rest, what is beside it.
 
     Exits with code 1 if no isolating kind works.
 
@@ -78,7 +97,8 @@ def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
     as_json
         Print JSON, for programs.
     """
-    checks = [*(of_kind(kind) for kind in (*ISOLATING, "auto")), *HOST]
+    beside = [of_neighbour(one) for one in neighbours().values() if one.installed() is not None]
+    checks = [*(of_kind(kind) for kind in (*ISOLATING, "auto")), *HOST, *beside]
     findings = run_all(checks, budget_s=BUDGET_S)
     if as_json:
         print(json.dumps([_as_dict(*row) for row in zip(checks, findings, strict=True)]))

@@ -89,7 +89,7 @@ class Backend:
         self._model: str | None = None
         """Name of the model in calls; None: the engine's default."""
         self._intake: Intake | None = None
-        self._vllm = Vllm(self.url, self._call, read_version)
+        self._vllm = Vllm(self.url, self._call, read_version, self._warn)
 
     @property
     def needs_probes(self) -> bool:

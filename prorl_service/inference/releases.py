@@ -1,15 +1,16 @@
 """Releases of vLLM that the service can use, and what the older ones lack.
 
-Taken from the sources of 0.22 to 0.32. Knows nothing of an engine's address or state.
+Taken from their sources. Knows nothing of an engine's address or state; the range that was tested
+is in the table of neighbours.
 """
 
 from packaging.version import InvalidVersion, Version
 
+from prorl_service.neighbours import neighbours
+
 Release = tuple[int, ...]
 """Major and minor version."""
 
-OLDEST: Release = (0, 22)
-"""First release with all the routes that an update from a directory needs."""
 LOADS_FILES: Release = (0, 25)
 """First release whose weight-transfer backends load the weights themselves, as our plug-in does."""
 LABELS_WEIGHTS: Release = (0, 27)
@@ -41,7 +42,18 @@ def shown(release: Release) -> str:
 
 
 def problem(release: Release | None) -> str | None:
-    """Returns why vLLM of this release cannot be used; None if it can."""
-    if release is None or release >= OLDEST:
+    """Returns why vLLM of this release cannot be used; None if it can, tested or not."""
+    is_old = release is not None and release < Version(neighbours()["vllm"].newest).release
+    return _untested(release) if is_old else None
+
+
+def warning(release: Release | None) -> str | None:
+    """Returns a line on a release that is newer than those that were tested; None for another."""
+    return _untested(release) if problem(release) is None else None
+
+
+def _untested(release: Release | None) -> str | None:
+    vllm = neighbours()["vllm"]
+    if release is None or vllm.supports(shown(release)):
         return None
-    return f"vLLM {shown(release)} is too old: it must be {shown(OLDEST)} or newer"
+    return f"vLLM {shown(release)} is outside the tested range, {vllm.tested}"

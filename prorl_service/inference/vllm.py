@@ -30,13 +30,21 @@ class Call(Protocol):
 
 
 class Vllm:
-    def __init__(self, url: str, call: Call, read_label: Callable[[Any], int | None]) -> None:
-        """`read_label` reads the version of the weights from the answer of `/weight_info`."""
+    def __init__(
+        self,
+        url: str,
+        call: Call,
+        read_label: Callable[[Any], int | None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`read_label` reads the version of the weights from the answer of `/weight_info`; `warn`
+        logs a text once, with the URL in place of its %s."""
         self.bracket: Bracket | None = None
         """Bracket of an engine whose answers have no versions."""
         self._url = url
         self._call = call
         self._read_label = read_label
+        self._warn = warn
         self._generates = False
         """True once `GENERATE` was found: vLLM may log an error each time it is tried."""
 
@@ -48,6 +56,8 @@ class Vllm:
             release = await self._call("GET", "/version", read=_read_release)
         if problem := releases.problem(release):
             raise BackendRejected(f"{self._url}: {problem}")
+        if warning := releases.warning(release):
+            self._warn(f"%s: {warning}")
         if release is None or release >= releases.REPORTS_VERSIONS:
             self.bracket = None
         elif self.bracket is None:

@@ -15,6 +15,7 @@ from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prorl_service.errors import ProRLError
+from prorl_service.neighbours import neighbours
 from prorl_service.ray import scaler
 from prorl_service.ray.members import Actor, first_line
 from prorl_service.ray.plan import LOCAL, RunPlan, RunStatus, State
@@ -31,6 +32,7 @@ OBJECT_STORE_BYTES = 80 * 2**20
 @contextmanager
 def connected(address: str) -> Iterator[None]:
     """Connects to the cluster, or starts one for the block on this machine. Raises `ProRLError`."""
+    neighbours()["ray"].check("prorl ray")
     named = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     _require_listener(named)
     own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}

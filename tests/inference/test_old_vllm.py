@@ -255,7 +255,7 @@ async def test_rollouts_are_not_charged_for_an_update_and_survive_a_restart(
 
 
 async def test_a_vllm_that_is_too_old_is_refused_by_its_version() -> None:
-    with pytest.raises(BackendRejected, match=r"vLLM 0\.21 is too old: it must be 0\.22 or newer"):
+    with pytest.raises(BackendRejected, match=r"vLLM 0\.21 is outside the tested range, >=0\.22"):
         async with backend_to(OldVllm((0, 21))):
             pass
 

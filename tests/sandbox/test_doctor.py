@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.cli.doctor import HOST, ISOLATING, Check, run_all
+from prorl_service.cli.doctor import HOST, ISOLATING, Check, of_neighbour, run_all
+from prorl_service.neighbours import Neighbour, neighbours
 from prorl_service.sandbox.host_checks import Finding, Status
 
 pytestmark = pytest.mark.processes
@@ -34,6 +35,7 @@ def test_a_capable_host_passes_all_checks_of_sandboxes() -> None:
     assert list(rows) == [
         *(f"--sandbox {kind}" for kind in (*ISOLATING, "auto")),
         *(check.name for check in HOST),
+        *(one.title for one in neighbours().values() if one.installed()),
     ]
     for name in ("--sandbox auto", "user namespaces", "overlays", "system-call filter"):
         assert rows[name]["status"] == "ok", rows[name]
@@ -76,3 +78,15 @@ def test_a_check_that_hangs_or_breaks_becomes_a_finding() -> None:
         Finding(Status.MISSING, "this check failed: ValueError('odd /proc')"),
         fine,
     ]
+
+
+@pytest.mark.parametrize("tested", [">=0.28,<0.29", "<0.28"])
+def test_a_neighbour_outside_its_range_is_named(tested: str) -> None:
+    known = {"title": "the client", "tested": tested, "newest": "0.28.1", "by": "this test"}
+    found = of_neighbour(Neighbour(name="httpx", package="httpx", **known)).run()
+    assert f"tested: {tested}" in found.found
+    if tested == "<0.28":
+        assert found.status is Status.LIMITED
+        assert found.next_step == "pip install 'httpx<0.28'"
+    else:
+        assert found.status is Status.OK

@@ -10,8 +10,9 @@ import trl
 from packaging.version import Version
 from transformers import AutoTokenizer
 
-from prorl_service import local
+from prorl_service import local, neighbours
 from prorl_service.client import RolloutClient, ServiceCallError, policy
+from prorl_service.neighbours import UntestedRelease
 from prorl_service.schemas import Group, Rollout, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from tests.tokens.swapped_model import with_tokens_swapped
@@ -235,10 +236,10 @@ def test_an_unsupported_trl_is_named(
     idle_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(tmp_path)
-    monkeypatch.setattr("trl.__version__", "1.9.0")
-    with pytest.raises(ImportError, match=r"async_rollouts supports .* but trl 1\.9\.0 is"):
+    monkeypatch.setattr(neighbours, "version", lambda package: "1.9.0")
+    with pytest.raises(UntestedRelease, match=r"async_rollouts supports .* but trl 1\.9\.0 is"):
         make_worker(idle_url, config)
-    with pytest.raises(ImportError, match=r"trl 1\.9\.0 is"):
+    with pytest.raises(UntestedRelease, match=r"trl 1\.9\.0 is"):
         ProRLWeightTransfer(idle_url)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from trl import GRPOTrainer
 
+from prorl_service import neighbours
+from prorl_service.neighbours import UntestedRelease
 from prorl_service.schemas import Sampling
 from prorl_trl import ProRLRollout, checks
 from tests.trl.training import make_trainer
@@ -72,12 +74,12 @@ def test_hooks_that_trl_dropped_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(GRPOTrainer, "_generate", _generate)
     with pytest.raises(RuntimeError, match=r"no longer reads \['_last_loaded_step'"):
-        checks.check_hooks(checks.READ_FOR_CORRECTION, "correct")
+        checks.check_hooks("correct for the engine's logprobs")
 
 
 def test_an_unsupported_trl_is_named(idle_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trl.__version__", "1.15.0")
-    with pytest.raises(ImportError, match=r"trl 1\.15\.0 is installed"):
+    monkeypatch.setattr(neighbours, "version", lambda package: "1.15.0")
+    with pytest.raises(UntestedRelease, match=r"trl 1\.15\.0 is installed"):
         ProRLRollout(idle_url)
 
 

@@ -35,7 +35,7 @@ def worker(url: str, **options: Any) -> Any:
     return ProRLRolloutWorker(url, config, dataset([None]), **options)
 
 
-HAS_WORKER = checks.SUPPORTED_ASYNC_TRL.contains(trl.__version__)
+HAS_WORKER = checks.TRL.supports(trl.__version__, "AsyncGRPOTrainer")
 SETUPS = [rollout, worker] if HAS_WORKER else [rollout]
 
 

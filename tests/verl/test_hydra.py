@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from packaging.specifiers import SpecifierSet
 
-from prorl_service import local
+from prorl_service import local, neighbours
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.schemas import Limits
 from prorl_service.schemas.sampling import SamplerSpec
@@ -173,8 +172,9 @@ def test_each_mistake_is_reported_in_one_clear_line(
         refused = complaint(misspelt, capsys)
         assert "prorl.limits.max_turn=3: Extra inputs" in refused
         assert "did you mean max_turns?" in refused
-    monkeypatch.setattr(contract, "SUPPORTED", SpecifierSet("<0.9"))
-    assert "supports verl<0.9, but verl 0.9" in complaint(configuration("http://x"), capsys)
+    monkeypatch.setattr(neighbours, "version", lambda package: "0.10.0")
+    refused = complaint(configuration("http://x"), capsys)
+    assert "supports verl<0.10,>=0.9, but verl 0.10.0" in refused
 
 
 def test_a_service_with_other_engines_is_refused(
@@ -191,9 +191,10 @@ def test_a_service_with_other_engines_is_refused(
 def test_parts_that_verl_moved_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     contract.check()
     server = "verl.workers.rollout.llm_server:LLMServerClient"
-    monkeypatch.setitem(contract.PARAMETERS, f"{server}._acquire_server", {"request_id", "color"})
-    monkeypatch.setitem(contract.PARAMETERS, f"{server}.moved", set())
-    monkeypatch.setitem(contract.FIELDS, "verl.nothing:Here", {"x"})
+    known = neighbours.neighbours()["verl"]
+    monkeypatch.setitem(known.calls, f"{server}._acquire_server", ["request_id", "color"])
+    monkeypatch.setitem(known.calls, f"{server}.moved", [])
+    monkeypatch.setitem(known.fields, "verl.nothing:Here", ["x"])
     with pytest.raises(contract.IncompatibleVeRL) as refused:
         contract.check()
     for name in (f"{server}._acquire_server(color=)", f"{server}.moved", "verl.nothing:Here"):
@@ -205,7 +206,7 @@ def test_a_library_that_verl_needs_and_lacks_is_named(
 ) -> None:
     (tmp_path / "needy.py").write_text("import no_such_library\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(contract.PARAMETERS, "needy:Client", set())
+    monkeypatch.setitem(neighbours.neighbours()["verl"].calls, "needy:Client", [])
     with pytest.raises(contract.IncompatibleVeRL) as refused:
         contract.check()
     assert refused.value.message == "needy needs no_such_library, which is not installed"

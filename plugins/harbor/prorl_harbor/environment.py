@@ -25,6 +25,7 @@ from harbor.models.task.config import NetworkMode, NetworkPolicy
 from prorl_harbor import commands, definition, runtime, transfer
 from prorl_harbor.definition import PROCESSES, User
 from prorl_service.errors import ProRLError, SandboxError, TaskError
+from prorl_service.neighbours import UntestedRelease, neighbours
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.sandbox.host import cgroups
 from prorl_service.sandbox.images.dockerfiles.context import context_archive
@@ -88,8 +89,9 @@ class Environment(BaseEnvironment):  # type: ignore[misc]
     @classmethod
     def preflight(cls, **_: object) -> None:  # Harbor 0.26 gives `kwargs`
         try:
+            neighbours()["harbor"].check("prorl_harbor")
             runtime.check()
-        except SandboxError as error:
+        except (UntestedRelease, SandboxError) as error:
             raise SystemExit(_line(error)) from None
 
     def _validate_definition(self) -> None:

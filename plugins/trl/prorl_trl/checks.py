@@ -19,6 +19,7 @@ from prorl_service import __version__
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.client.datasets import check_rows
 from prorl_service.errors import ProRLError
+from prorl_service.neighbours import neighbours
 from prorl_service.schemas import Sampling, ServiceStatus
 from prorl_service.schemas.tokenizer_digest import differing_tokenizer, text_digest
 from prorl_trl import settings
@@ -28,34 +29,13 @@ START_S = 10.0
 """Longest wait for the service's answer when a trainer's rollouts are set up."""
 _RANKS = ["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"]
 """Variables in which launchers give a process its number."""
-SUPPORTED_TRL = SpecifierSet(">=1.6,!=1.15.0,<1.17")
+TRL = neighbours()["trl"]
 DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)
 """True for a TRL in which a fully masked step turns the policy into NaN."""
-READ_FOR_CORRECTION = {
-    "_generate": {
-        "rollout_func",
-        "use_vllm",
-        "vllm_generation",
-        "sync_weights",
-        "_last_loaded_step",
-    },
-    "_generate_and_score_completions": {"use_vllm", "vllm_importance_sampling_correction"},
-}
-READ_FOR_REWARDS = {"_generate_and_score_completions": {"_calculate_rewards", "isnan", "nanmean"}}
-SUPPORTED_ASYNC_TRL = SpecifierSet(">=1.11,!=1.15.0,<1.17")
-"""Releases with the protocols that `async_rollouts` implements."""
 
 
 class OtherVersion(ProRLError):
     """The service is of another version than this plug-in."""
-
-
-def check_version(supported: SpecifierSet = SUPPORTED_TRL, user: str = "prorl_trl") -> None:
-    if not supported.contains(trl.__version__):
-        raise ImportError(
-            f"{user} supports trl{supported}, but trl {trl.__version__} is installed: "
-            f"pip install 'trl{supported}'"
-        )
 
 
 def check_data(
@@ -85,20 +65,21 @@ def _prompts(name: str, dataset: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}[{number}]", dataset[number]["prompt"]
 
 
-def check_hooks(read: Mapping[str, set[str]], purpose: str, otherwise: str = "") -> None:
-    """Raises `RuntimeError` unless each method of GRPOTrainer reads the names it is given with."""
-    for method, names in read.items():
+def check_hooks(purpose: str, otherwise: str = "") -> None:
+    """Raises `RuntimeError` unless methods of GRPOTrainer read the names that the purpose needs."""
+    for name, names in TRL.reads[purpose].items():
+        method = name.rpartition(".")[2]
         code = inspect.unwrap(getattr(trl.GRPOTrainer, method)).__code__
-        if missing := names - set(code.co_names):
+        if missing := sorted({*names} - {*code.co_names}):
             raise RuntimeError(
-                f"trl {trl.__version__} no longer reads {sorted(missing)} in GRPOTrainer.{method}, "
-                f"which is needed to {purpose}: install trl{SUPPORTED_TRL}{otherwise}"
+                f"trl {trl.__version__} no longer reads {missing} in GRPOTrainer.{method}, "
+                f"which is needed to {purpose}: install trl{TRL.tested}{otherwise}"
             )
 
 
 def async_sample_type() -> Any:
-    """Returns the type of AsyncGRPOTrainer's samples; raises `ImportError` for other versions."""
-    check_version(SUPPORTED_ASYNC_TRL, "prorl_trl.async_rollouts")
+    """Returns the type of AsyncGRPOTrainer's samples. Raises `UntestedRelease`."""
+    TRL.check("prorl_trl.async_rollouts", part="AsyncGRPOTrainer")
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
     return RolloutSample

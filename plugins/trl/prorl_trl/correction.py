@@ -18,7 +18,6 @@ class _WeightsArePushed:
 def correct_sampling(trainer: Any) -> None:
     """Raises `RuntimeError` for a TRL that reads other attributes."""
     checks.check_hooks(
-        checks.READ_FOR_CORRECTION,
         "correct for the engine's logprobs",
         ", or train without it: `ProRLRollout(importance_sampling='off')`",
     )

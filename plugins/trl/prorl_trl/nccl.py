@@ -12,31 +12,29 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
-from packaging.version import Version
 
 from prorl_service.client import RolloutClient
+from prorl_service.neighbours import UntestedRelease, neighbours
 from prorl_service.schemas import WeightsReport, WeightsTerms
 from prorl_trl.safetensors_file import Tensors, wire_dtype
-
-MIN_VLLM, END_VLLM = Version("0.28.0"), Version("0.34.dev0")
-"""Releases of vLLM with the names that are used here."""
 
 log = logging.getLogger(__name__)
 
 
 def is_possible() -> bool:
     """Returns whether this process can broadcast: it has a GPU, and a vLLM that is known."""
-    try:
-        installed = Version(version("vllm"))
-    except PackageNotFoundError:
+    vllm = neighbours()["vllm"]
+    if not torch.cuda.is_available() or vllm.installed() is None:
         return False
-    if installed >= END_VLLM:
-        log.warning("weights go by files: NCCL is tested with vLLM 0.28 to 0.33, not %s", installed)
-    return torch.cuda.is_available() and MIN_VLLM <= installed < END_VLLM
+    try:
+        vllm.check("the transfer of weights by NCCL", part="weights by NCCL")
+    except UntestedRelease as error:
+        log.warning("weights go by files: %s", error.message)
+        return False
+    return True
 
 
 class Broadcaster:

@@ -99,7 +99,7 @@ class ProRLRollout:
         save: str | Path | None = None,
         replay: str | Path | None = None,
     ) -> None:
-        checks.check_version()
+        checks.TRL.check("prorl_trl")
         if weights not in ("auto", "stream", "none") and not Path(weights).is_absolute():
             raise ValueError(
                 f"weights={str(weights)!r}: use 'auto', 'stream', 'none' or an absolute path"

@@ -17,7 +17,7 @@ class RewardTable:
 
     def __init__(self, trainer: Any) -> None:
         """Raises `RuntimeError` for a TRL that computes rewards elsewhere."""
-        checks.check_hooks(checks.READ_FOR_REWARDS, "leave failed rollouts out of the baseline")
+        checks.check_hooks("leave failed rollouts out of the baseline")
         self._trainer = trainer
         self._calculate = trainer._calculate_rewards
         self._unscored_at: int | None = None

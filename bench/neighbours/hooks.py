@@ -1,0 +1,51 @@
+"""All that we hook into of one neighbour: what the table names, and what our source shows."""
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from bench.neighbours import compare
+from bench.neighbours.sources import Sources, names_of
+from bench.neighbours.uses import Use, definition, uses
+from prorl_service.neighbours import Neighbour
+
+DIRECTORIES = ("prorl_service", "plugins")
+Hook = Callable[[Sources], Iterator[str]]
+"""Yields what is broken of one name, route or class."""
+
+
+def hooks(one: Neighbour, ours: Path) -> list[Hook]:
+    """Returns those of the checkout `ours`, to be tried on the source of any release."""
+    found: list[Hook] = [partial(compare.used, use) for use in uses(ours, DIRECTORIES, one.modules)]
+    found += [partial(_imitated, theirs, mine, ours) for mine, theirs in one.stand_ins.items()]
+    found += [partial(compare.takes, name, taken) for name, taken in one.calls.items()]
+    found += [partial(compare.has, name, fields) for name, fields in one.fields.items()]
+    found += [
+        partial(compare.reads, name, read)
+        for functions in one.reads.values()
+        for name, read in functions.items()
+    ]
+    found += [
+        partial(compare.answers, package, path)
+        for package, paths in one.routes.items()
+        for path in paths
+    ]
+    found += [partial(_has_ours, name, fields, ours) for name, fields in one.ours.items()]
+    return found
+
+
+def _imitated(theirs: str, name: str, ours: Path, sources: Sources) -> Iterator[str]:
+    mine = definition(ours, name)
+    if not isinstance(mine, ast.ClassDef):
+        yield f"{name} of ours is gone"
+    else:
+        yield from compare.used(Use(theirs, name, subclasses=[mine]), sources)
+
+
+def _has_ours(name: str, fields: list[str], ours: Path, _: Sources) -> Iterator[str]:
+    mine = definition(ours, name)
+    own = {one for node in mine.body for one in names_of(node)} if mine else set()
+    for field in fields:
+        if field not in own:
+            yield f"{name} of ours has no {field}"

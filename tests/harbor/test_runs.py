@@ -4,6 +4,7 @@ Harbor's own probes judge tasks of ours: `oracle` runs their solutions, `nop` do
 """
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.harbor.template import MODES, template
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "harbor"
 GREETING = """
 schema_version = "1.4"
 [task]
@@ -81,6 +83,22 @@ def test_the_oracle_gets_the_reward_of_every_task(tasks: Path) -> None:
     out = separate.directory / "artifacts" / "logs"
     assert "outside" not in [path.name for path in out.rglob("*")]
     assert job.files() == []
+
+
+@pytest.mark.on_demand
+def test_the_examples_get_the_rewards_that_they_get_from_the_service(
+    tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRORL_CACHE", str(tmp_path / "cache"))
+    asyncio.run(ImageCache().build("base", str(image)))
+    tasks = tmp_path / "tasks"
+    shutil.copytree(EXAMPLES, tasks, ignore=shutil.ignore_patterns("hostile"))
+    for file in tasks.rglob("Dockerfile"):
+        file.write_text(re.sub(r"FROM debian:\S+", "FROM local:base", file.read_text()))
+    for agent, reward in (("oracle", 1.0), ("nop", 0.0)):
+        found = rewards(Job(tasks, "-n", "2", agent=agent).wait())
+        totals = {name: values["reward"] for name, values in found.items() if values}
+        assert totals == {file.name: reward for file in tasks.iterdir()}
 
 
 def test_doing_nothing_gets_no_reward(tasks: Path) -> None:

@@ -1,8 +1,9 @@
-"""What we hook into, looked up in other packages: `python -m bench.neighbours [NAME...]`.
+"""What we hook into, looked up in other packages: `python -m bench.neighbours [NAME[==RELEASE]...]`.
 
-Unpacks the newest wheel or npm package of each neighbour without installing it, and compares names,
-signatures, fields and routes in its source. `--installed` compares what is installed beside this
-Python instead. Exits with 1 if something is broken. Python must be new enough to read the sources.
+Unpacks the newest wheel or npm package of each, or that release, without installing it, and
+compares names, signatures, fields and routes in its source. `--installed` compares what is
+installed beside this Python instead. Exits with 1 if something is broken. Python must be new enough
+to read the sources.
 """
 
 import argparse
@@ -49,13 +50,15 @@ def of_newest(ours: Path, names: list[str]) -> Iterator[Row]:
     known = neighbours()
     if ours != OURS and (old := ours / "prorl_service/neighbours.toml").is_file():
         known = table(old.read_text(encoding="utf-8"))
+    wanted = dict(name.partition("==")[::2] for name in names)
     for name, one in known.items():
-        if one.package and name in (names or known):
+        if one.package and name in (wanted or known):
+            release = wanted.get(name, "")
             with TemporaryDirectory() as directory:
-                release = packages.wheel(one.package, Path(directory))
-                yield compared(one, ours, Path(directory), release)
+                found = packages.wheel(one.package, release, Path(directory))
+                yield compared(one, ours, Path(directory), found)
     for preset in presets(ours):
-        if preset.name in (names or [preset.name]):
+        if preset.name in (wanted or [preset.name]):
             yield tried(preset)
 
 

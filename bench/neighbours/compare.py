@@ -41,8 +41,10 @@ def has(name: str, fields: Sequence[str], sources: Sources) -> Iterator[str]:
     if found is None:
         yield f"{name} is gone"
         return
+    made = sources.member(found, "__init__")
+    given = _parameters(made.node)[0] if made and isinstance(made.node, Function) else []
     for field in fields:
-        if sources.member(found, field) is None:
+        if field not in given and sources.member(found, field) is None:
             yield f"{name} has no {field}"
 
 

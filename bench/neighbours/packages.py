@@ -13,9 +13,10 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "
 ANY = ["--ignore-requires-python", "--only-binary=:all:"]
 
 
-def wheel(package: str, directory: Path) -> str:
-    """Unpacks the Python of the newest wheel, and returns its release."""
-    subprocess.run([*PIP, *ANY, "-d", str(directory), package], check=True)
+def wheel(package: str, release: str, directory: Path) -> str:
+    """Unpacks the Python of a wheel, the newest if `release` is empty, and returns its release."""
+    wanted = f"{package}=={release}" if release else package
+    subprocess.run([*PIP, *ANY, "-d", str(directory), wanted], check=True)
     [file] = directory.glob("*.whl")
     with zipfile.ZipFile(file) as archive:
         archive.extractall(directory, [one for one in archive.namelist() if one.endswith(".py")])

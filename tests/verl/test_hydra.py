@@ -174,7 +174,7 @@ def test_each_mistake_is_reported_in_one_clear_line(
         assert "did you mean max_turns?" in refused
     monkeypatch.setattr(neighbours, "version", lambda package: "0.10.0")
     refused = complaint(configuration("http://x"), capsys)
-    assert "supports verl<0.10,>=0.9, but verl 0.10.0" in refused
+    assert "supports verl<0.10,>=0.9.1, but verl 0.10.0" in refused
 
 
 def test_a_service_with_other_engines_is_refused(

@@ -1,4 +1,4 @@
-"""What we hook into, looked up in other packages: `python -m bench.neighbours [NAME[==RELEASE]...]`.
+"""What we use, looked up in other packages: `python -m bench.neighbours [NAME[==RELEASE]...]`.
 
 Unpacks the newest wheel or npm package of each, or that release, without installing it, and
 compares names, signatures, fields and routes in its source. `--installed` compares what is

@@ -15,7 +15,6 @@ from prorl_service.inference.engine.app import Callers, Engine, create_app
 from prorl_service.inference.engine.batcher import Batcher
 from prorl_service.inference.engine.model import PackedModel
 from prorl_service.inference.engine.weights import Served
-from prorl_service.neighbours import neighbours
 from prorl_service.net.credentials import is_loopback
 from prorl_service.net.listen import listener
 
@@ -45,7 +44,6 @@ def serve(
     `BackendError` if the model cannot be served or the engine dies, `ProRLError` if the address is
     taken.
     """
-    neighbours()["transformers"].check("prorl engine")
     torch.set_num_threads(threads)
     transformers_logging.disable_progress_bar()
     with listener(host, port) as bound:

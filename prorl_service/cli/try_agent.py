@@ -67,7 +67,7 @@ def try_agent(
     attempts
         Rollouts of the task, all at the same time.
     harness
-        Program in the place of the agent's loop: a preset, such as pi or pi@1.5.2, the TOML file
+        Program in the place of the agent's loop: a preset, such as pi or pi@1.6.0, the TOML file
         of one of your own, or a Python file of yours, such as my_agent.py. The agent prepares the
         sandbox and grades.
     """

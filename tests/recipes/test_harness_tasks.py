@@ -23,7 +23,7 @@ def test_tasks_are_wrapped() -> None:
     [task] = rows.tasks(found, [MATH], lambda row, options: row)
     assert (task.agent, task.data["agent"], task.data["data"]) == ("harness", "math", MATH.data)
     AgentRegistry()[task.agent](task)
-    assert harness_of(found) == "pi_messages@1.5.2"
+    assert harness_of(found) == "pi_messages@1.6.0"
 
 
 def test_a_version_is_named_with_the_harness() -> None:

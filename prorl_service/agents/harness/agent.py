@@ -182,7 +182,8 @@ class HarnessAgent(AgentHandler):
             )
         if ended.exit_code in (0, *KILLED):
             return FinishReason.FINISHED
-        if gateway.counts.too_long:
+        # Some programs give up at a reply that was cut, as pi does since 1.6.
+        if gateway.counts.too_long or rollout.turns[-1].finish_reason == "length":
             return FinishReason.LENGTH
         refusal = gateway.refusal
         cause = "" if refusal is None else f" after the gateway refused a request ({refusal})"

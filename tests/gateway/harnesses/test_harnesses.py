@@ -217,3 +217,23 @@ create(**asked)
     assert run.rollout.error is not None
     assert run.rollout.error.blame is Blame.AGENT
     assert all(one in run.rollout.error.message for one in said)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_program_that_gives_up_at_a_cut_reply_ran_out_of_length(
+    is_cut: bool, isolating: SandboxProvider
+) -> None:
+    program = f"""
+import openai
+create = openai.OpenAI(max_retries=0).chat.completions.create
+asked = {{"model": "policy", "messages": [{{"role": "user", "content": "Go."}}]}}
+create(**asked, max_tokens={2 if is_cut else 200})
+raise SystemExit("the reply was cut")
+"""
+    task = with_program(math_task(isolating), program)
+    replies = ["A reply of more than two tokens."]
+    run = await play(AgentRegistry()["harness"], task, replies, sandboxes=isolating)
+    assert run.rollout.state is (RolloutState.DONE if is_cut else RolloutState.FAILED)
+    if is_cut:
+        assert run.finish_reason is FinishReason.LENGTH
+        assert run.reward == 0.0

@@ -112,7 +112,7 @@ def test_a_task_names_a_version_with_the_harness() -> None:
     assert harness_data(harness="pi@0.73.1", version="0.73.1") == data
     assert "@mariozechner/pi-coding-agent" in data.preset().command[1]
     with pytest.raises(ValidationError, match="another version"):
-        harness_data(harness="pi@0.73.1", version="1.5.2")
+        harness_data(harness="pi@0.73.1", version="1.6.0")
     with pytest.raises(InvalidRequest, match="there is no harness 'pie'"):
         harness_data(harness="pie@1")
 

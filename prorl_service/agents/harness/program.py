@@ -75,7 +75,7 @@ class Program:
             "url": url,
             "key": KEY,
             "model": MODEL,
-            "context": str(rollout.max_model_len),
+            "context": str(rollout.max_model_len + self._preset.spare_tokens),
             "max_tokens": str(min(most, rollout.max_model_len)),
             "home": home,
             "prompt": brief,

@@ -99,6 +99,12 @@ class Preset(BaseModel):
     environment: dict[str, str] = {}
     files: dict[str, str] = Field({}, description="Texts by path, written before the start.")
     must_not: list[str] = Field([], description="What its settings switch off.")
+    spare_tokens: int = Field(
+        0,
+        ge=0,
+        description="Tokens of its context that it leaves unused, as it only estimates lengths: "
+        "added to ${context}, since the gateway counts them.",
+    )
     versions: dict[str, Older] = Field({}, description="Older versions that start otherwise.")
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ from prorl_service.gateway.harnesses import install, preset
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Group
 from prorl_service.server.settings import ServiceSettings
-from prorl_service.testing.scripted_engine import scripted_engine
+from prorl_service.testing.scripted_engine import CONTEXT_TOKENS, scripted_engine
 from prorl_service.testing.trial import rollouts, trial_service
 from tests.gateway.harnesses import tiny
 from tests.gateway.harnesses.scripts import ANSWER, assert_exact, math_task, played, report
@@ -136,6 +136,18 @@ async def test_a_service_runs_the_presets_that_it_is_given(
             await service.submit([group])
             [rollout] = [one async for one in rollouts(service, group)]
     assert rollout.reward == 1.0, rollout.error
+
+
+@pytest.mark.processes
+async def test_a_program_that_leaves_tokens_unused_is_told_of_more(
+    tmp_path: Path, isolating: SandboxProvider
+) -> None:
+    path = tmp_path / "wasteful.toml"
+    asks = ASKS_ONCE.replace('"${prompt}"]', '"window: ${context}"]')
+    path.write_text(f"spare_tokens = 4096\n{asks.replace('print(', 'print(sys.argv[2], ')}")
+    preset.add(path)
+    run = await played("wasteful", [f"It is {ANSWER}."], isolating)
+    assert f"window: {CONTEXT_TOKENS + 4096}" in str(report(run)["output"])
 
 
 def prorl(*arguments: str, status: int = 0) -> str:

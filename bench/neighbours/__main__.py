@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from bench import result
 from bench.neighbours import packages
 from bench.neighbours.hooks import hooks
-from bench.neighbours.presets import Preset, presets
+from bench.neighbours.presets import OfNpm, OfPyPI, presets
 from bench.neighbours.sources import Sources
 from prorl_service.neighbours import Neighbour, neighbours, table
 
@@ -31,9 +31,9 @@ def compared(one: Neighbour, ours: Path, directory: Path, release: str) -> Row:
     return _row(one.title, release, one.newest, one.supports(release), len(found), problems)
 
 
-def tried(one: Preset) -> Row:
-    release, problems = one.compared()
-    return _row(one.title, release, one.version, True, one.hooks, problems)
+def tried(one: OfNpm | OfPyPI) -> Row:
+    release, count, problems = one.compared()
+    return _row(one.title, release, one.version, True, count, problems)
 
 
 def _row(

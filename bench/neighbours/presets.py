@@ -1,7 +1,7 @@
-"""Harnesses from npm: whether our presets start their newest releases as they start theirs.
+"""Harnesses: whether our presets start their newest releases as they start theirs.
 
-Looks for the program at its path, and for each option and variable that the preset sets in the
-program's files. Harnesses from PyPI are started by Python, which the comparison of imports covers.
+Of npm's, looks for the program at its path, and for each option and variable that the preset sets
+in the program's files. Of PyPI's, for what the preset's own Python imports and calls.
 """
 
 import re
@@ -9,11 +9,15 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from bench.neighbours import packages
+from bench.neighbours.compare import used
+from bench.neighbours.sources import Sources
+from bench.neighbours.uses import in_text
 
 DIRECTORY = "prorl_service/gateway/harnesses"
 STALE = timedelta(days=120)
@@ -24,7 +28,7 @@ OURS = re.compile(r"NODE_|PRORL_|IS_SANDBOX|HOME|PATH|GATEWAY_KEY")
 
 
 @dataclass(frozen=True)
-class Preset:
+class OfNpm:
     name: str
     title: str
     package: str
@@ -34,16 +38,8 @@ class Preset:
     named: frozenset[str]
     """Options and variables."""
 
-    @property
-    def hooks(self) -> int:
-        return 1 + len(self.named)
-
-    @cached_property
-    def _described(self) -> dict[str, object]:
-        return packages.about(self.package)
-
-    def compared(self) -> tuple[str, list[str]]:
-        """Returns the newest release, and what is broken with it."""
+    def compared(self) -> tuple[str, int, list[str]]:
+        """Returns the newest release, the number of hooks into it, and what is broken."""
         about = packages.about(self.package)
         problems = [f"{self.package}: {about['deprecated']}"] if about.get("deprecated") else []
         if (age := datetime.now(UTC) - packages.published(about)) > STALE:
@@ -51,7 +47,7 @@ class Preset:
         with TemporaryDirectory() as directory:
             inside = self._unpacked(about, Path(directory))
             problems += self._problems(inside) if inside else [f"{self.path} is in no package"]
-        return str(about["version"]), problems
+        return str(about["version"]), 1 + len(self.named), problems
 
     def _unpacked(self, about: dict[str, object], directory: Path) -> Path | None:
         """Returns the directory of the package that has the program."""
@@ -79,26 +75,60 @@ class Preset:
         ]
 
 
+@dataclass(frozen=True)
+class OfPyPI:
+    name: str
+    title: str
+    packages: list[str]
+    """Packages of the preset's version, the main one first."""
+    version: str
+    texts: list[str]
+    """Python of the preset."""
+
+    def compared(self) -> tuple[str, int, list[str]]:
+        """Returns the newest release, the number of hooks into it, and what is broken."""
+        with TemporaryDirectory() as name:
+            directory = Path(name)
+            release, *_ = [packages.wheel(one, "", directory) for one in self.packages]
+            theirs = {one.name for one in directory.iterdir()}
+            found = [use for text in self.texts for use in in_text(text, theirs, self.name)]
+            problems = [one for use in found for one in used(use, Sources(directory))]
+            return release, len(found), problems
+
+
 def _is_read(file: Path) -> bool:
     is_program = file.suffix in ("", ".js", ".mjs", ".cjs")
     return file.is_file() and (is_program or bool(file.stat().st_mode & 1))
 
 
-def presets(ours: Path) -> Iterator[Preset]:
-    """Yields those of a checkout of ours that npm installs, variants apart."""
+def presets(ours: Path) -> Iterator[OfNpm | OfPyPI]:
+    """Yields those of a checkout of ours that have packages of their own."""
     for file in sorted((ours / DIRECTORY).glob("*.toml")):
         about = tomllib.loads(file.read_text(encoding="utf-8"))
-        npm = about.get("install", {}).get("npm", {})
+        install, title = about.get("install", {}), file.stem.replace("_", " ")
+        version = install.get("version", "")
         paths = [one for one in about.get("command", []) if one.startswith(MODULES)]
-        if not npm or not paths:
-            continue
-        options = {one.partition("=")[0] for one in about["command"] if one.startswith("--")}
-        variables = {one for one in about.get("environment", {}) if not OURS.match(one)}
-        yield Preset(
-            file.stem,
-            file.stem.replace("_", " "),
-            next(iter(npm)),
-            about["install"]["version"],
-            paths[-1].removeprefix(MODULES),
-            frozenset(options - {"--"} | variables),
-        )
+        of_version = [one for one in install.get("pip", []) if "{version}" in one]
+        if install.get("npm"):
+            path = paths[-1].removeprefix(MODULES)
+            named = frozenset(_named(about))
+            yield OfNpm(file.stem, title, next(iter(install["npm"])), version, path, named)
+        elif of_version:
+            names = [one.partition("==")[0] for one in of_version]
+            yield OfPyPI(file.stem, title, names, version, list(_python(about)))
+
+
+def _named(about: dict[str, Any]) -> Iterator[str]:
+    """Yields options and variables."""
+    for one in about["command"]:
+        if one.startswith("--") and one != "--":
+            yield one.partition("=")[0]
+    yield from (one for one in about.get("environment", {}) if not OURS.match(one))
+
+
+def _python(about: dict[str, Any]) -> Iterator[str]:
+    """Yields the preset's own Python, with 0 in place of its names in braces."""
+    command = about["command"]
+    texts = [text for flag, text in pairwise(command) if flag == "-c"]
+    texts += [text for path, text in about.get("files", {}).items() if path.endswith(".py")]
+    yield from (re.sub(r"\$\{\w+\}", "0", text) for text in texts)

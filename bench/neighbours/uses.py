@@ -34,11 +34,12 @@ def uses(ours: Path, directories: Collection[str], packages: Collection[str]) ->
     """Yields what the files in `directories` of our checkout use of `packages`."""
     for directory in directories:
         for file in sorted((ours / directory).rglob("*.py")):
-            yield from _in_file(file, packages, str(file.relative_to(ours)))
+            text = file.read_text(encoding="utf-8")
+            yield from in_text(text, packages, str(file.relative_to(ours)))
 
 
-def _in_file(file: Path, packages: Collection[str], shown: str) -> Iterator[Use]:
-    text = file.read_text(encoding="utf-8")
+def in_text(text: str, packages: Collection[str], shown: str) -> Iterator[Use]:
+    """Yields what a file of Python uses, which is `shown` as that."""
     if not any(one in text for one in packages):
         return
     tree = ast.parse(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.neighbours import packages
-from bench.neighbours.presets import Preset, presets
+from bench.neighbours.presets import OfNpm, presets
 
 PRESET = """
 about = "A program."
@@ -20,11 +20,12 @@ AGENT_URL = "${url}"
 
 
 @pytest.fixture
-def preset(tmp_path: Path) -> Preset:
+def preset(tmp_path: Path) -> OfNpm:
     file = tmp_path / "prorl_service/gateway/harnesses/agent.toml"
     file.parent.mkdir(parents=True)
     file.write_text(PRESET)
     [found] = presets(tmp_path)
+    assert isinstance(found, OfNpm)
     return found
 
 
@@ -45,10 +46,10 @@ def serve(
 
 
 def test_a_program_that_is_as_before_is_fine(
-    preset: Preset, monkeypatch: pytest.MonkeyPatch
+    preset: OfNpm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(monkeypatch, {"bin/run": "reads AGENT_URL, knows --quiet"})
-    assert preset.compared() == ("2.0", [])
+    assert preset.compared() == ("2.0", 3, [])
 
 
 @pytest.mark.parametrize(
@@ -62,12 +63,12 @@ def test_a_program_that_is_as_before_is_fine(
     ],
 )
 def test_what_moved_is_named(
-    preset: Preset,
+    preset: OfNpm,
     monkeypatch: pytest.MonkeyPatch,
     files: dict[str, str],
     about: dict[str, float],
     said: str,
 ) -> None:
     serve(monkeypatch, files, **about)
-    _, [problem] = preset.compared()
+    _, _, [problem] = preset.compared()
     assert said in problem

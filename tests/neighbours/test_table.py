@@ -51,6 +51,7 @@ def test_the_newest_is_in_its_range() -> None:
 
 @pytest.mark.parametrize("venv", [".venv", ".venv-verl", ".venv-harbor"])
 @pytest.mark.processes
+@pytest.mark.slow
 def test_what_is_installed_has_all_that_we_use(venv: str) -> None:
     python = ROOT / venv / "bin" / "python"
     if not python.exists():

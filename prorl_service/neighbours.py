@@ -36,6 +36,9 @@ class Neighbour(BaseModel):
     by: str = Field(description="How it is tested.")
     parts: dict[str, str] = Field({}, description="Narrower ranges, by what needs them.")
     program: list[str] = Field([], description="Command that prints its version.")
+    options: dict[str, list[str]] = Field(
+        {}, description="Command that takes the options in a constant of ours."
+    )
     modules: list[str] = Field([], description="Packages of Python that our source imports.")
     stand_ins: dict[str, str] = Field({}, description="Class it imitates, by class of ours.")
     calls: dict[str, list[str]] = Field({}, description="Parameters given to what is not imported.")

@@ -8,7 +8,7 @@ to read the sources.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +31,16 @@ def compared(one: Neighbour, ours: Path, directory: Path, release: str) -> Row:
     return _row(one.title, release, one.newest, one.supports(release), len(found), problems)
 
 
+def of_program(one: Neighbour, ours: Path) -> Row:
+    """Asks the program that is installed here; nothing is checked if there is none."""
+    if (release := one.installed()) is not None:
+        return compared(one, ours, ours, release)
+    return {
+        **_row(one.title, "none here", one.newest, False, len(hooks(one, ours)), []),
+        "checked": 0,
+    }
+
+
 def tried(one: OfNpm | OfPyPI) -> Row:
     release, count, problems = one.compared()
     return _row(one.title, release, one.version, True, count, problems)
@@ -43,7 +53,8 @@ def _row(
         f"{title} {release}: {len(problems)} of {hooks} broken", *problems, sep="\n  ", flush=True
     )
     known = {"tested with": newest, "in its range": is_tested}
-    return {"neighbour": title, "release": release, **known, "hooks": hooks, "broken": problems}
+    counts = {"hooks": hooks, "checked": hooks, "broken": problems}
+    return {"neighbour": title, "release": release, **known, **counts}
 
 
 def of_newest(ours: Path, names: list[str]) -> Iterator[Row]:
@@ -57,6 +68,8 @@ def of_newest(ours: Path, names: list[str]) -> Iterator[Row]:
             with TemporaryDirectory() as directory:
                 found = packages.wheel(one.package, release, Path(directory))
                 yield compared(one, ours, Path(directory), found)
+        elif one.program and name in (wanted or known):
+            yield of_program(one, ours)
     for preset in presets(ours):
         if preset.name in (wanted or [preset.name]):
             yield tried(preset)
@@ -67,6 +80,12 @@ def of_installed() -> Iterator[Row]:
         if one.package and (release := one.installed()) is not None:
             directory = Path(str(distribution(one.package).locate_file("")))
             yield compared(one, OURS, directory, release)
+        elif one.program:
+            yield of_program(one, OURS)
+
+
+def _total(rows: Sequence[Row], column: str) -> int:
+    return sum(int(str(row[column])) for row in rows)
 
 
 def main() -> int:
@@ -78,13 +97,12 @@ def main() -> int:
     rows = list(of_installed() if options.installed else of_newest(options.ours, options.names))
     broken = sum(len(row["broken"]) for row in rows if isinstance(row["broken"], list))
     if not options.installed and not options.names and options.ours == OURS:
-        counted = sum(int(str(row["hooks"])) for row in rows)
         headline = {
             "neighbours": len(rows),
-            "hooks": counted,
-            "hooks_checked": counted,
+            "hooks": _total(rows, "hooks"),
+            "hooks_checked": _total(rows, "checked"),
             "hooks_broken": broken,
-            "newest_tried": len(rows),
+            "newest_tried": sum(row["checked"] != 0 for row in rows),
         }
         result.write("neighbours", rows, headline)
     return 1 if broken else 0

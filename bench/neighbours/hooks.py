@@ -1,6 +1,7 @@
 """All that we hook into of one neighbour: what the table names, and what our source shows."""
 
 import ast
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,11 @@ def hooks(one: Neighbour, ours: Path) -> list[Hook]:
         for package, paths in one.routes.items()
         for path in paths
     ]
+    found += [
+        partial(_takes_option, command, option)
+        for name, command in one.options.items()
+        for option in _options(definition(ours, name))
+    ]
     found += [partial(_has_ours, name, fields, ours) for name, fields in one.ours.items()]
     return found
 
@@ -43,9 +49,23 @@ def _imitated(theirs: str, name: str, ours: Path, sources: Sources) -> Iterator[
         yield from compare.used(Use(theirs, name, subclasses=[mine]), sources)
 
 
+def _options(mine: ast.AST | None) -> list[str]:
+    constants = (one for one in ast.walk(mine) if isinstance(one, ast.Constant)) if mine else ()
+    return [str(one.value) for one in constants if str(one.value).startswith("--")]
+
+
+def _takes_option(command: list[str], option: str, _: Sources) -> Iterator[str]:
+    """Asks the installed program: some options are not in its help."""
+    asked = [*command, f"{option}=x", "--help"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if "unknown flag" in done.stderr:
+        yield f"{' '.join(command)} knows no {option}"
+
+
 def _has_ours(name: str, fields: list[str], ours: Path, _: Sources) -> Iterator[str]:
     mine = definition(ours, name)
-    own = {one for node in mine.body for one in names_of(node)} if mine else set()
+    body = mine.body if isinstance(mine, ast.ClassDef | ast.Module) else []
+    own = {one for node in body for one in names_of(node)}
     for field in fields:
         if field not in own:
             yield f"{name} of ours has no {field}"

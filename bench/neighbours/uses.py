@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.neighbours.sources import names_of
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -80,8 +82,9 @@ def _call(node: ast.Call) -> Call:
     return Call(node.lineno, len(node.args), keywords, is_open)
 
 
-def definition(ours: Path, name: str) -> ast.ClassDef | ast.Module | None:
-    """Returns a file of ours or a class in it, named as `file:Class`; None if there is none."""
+def definition(ours: Path, name: str) -> ast.ClassDef | ast.Assign | ast.Module | None:
+    """Returns a file of ours, or a class or constant in it, named as `file:Name`; None if there is
+    none."""
     file, _, wanted = name.partition(":")
     if not (ours / file).is_file():
         return None
@@ -89,6 +92,6 @@ def definition(ours: Path, name: str) -> ast.ClassDef | ast.Module | None:
     if not wanted:
         return module
     for node in ast.walk(module):
-        if isinstance(node, ast.ClassDef) and node.name == wanted:
+        if isinstance(node, ast.ClassDef | ast.Assign) and wanted in names_of(node):
             return node
     return None

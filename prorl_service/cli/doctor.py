@@ -27,6 +27,9 @@ from prorl_service.sandbox.host_checks import Finding, Status
 BUDGET_S = 45.0
 """Seconds for all checks, which run in parallel; longer than the trial of any provider."""
 
+NOT_INSTALLED = Finding(Status.MISSING, "not installed")
+"""Finding on a neighbour that is not here, which is not shown."""
+
 COLOURS = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
 ISOLATING: list[SandboxKind] = [
     kind for kind in get_args(SandboxKind) if kind not in ("auto", "process")
@@ -78,13 +81,13 @@ def of_neighbour(one: Neighbour) -> Check:
     def run() -> Finding:
         release = one.installed()
         if release is None:
-            return Finding(Status.MISSING, "not installed")
+            return NOT_INSTALLED
         found = f"{release}, tested: {one.tested}"
         if one.supports(release):
             return Finding(Status.OK, found)
         return Finding(Status.LIMITED, f"{found}: outside the range", one.hint())
 
-    return Check(one.title, "working beside it", run)
+    return Check(one.title, "working with it", run)
 
 
 def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
@@ -97,9 +100,10 @@ def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
     as_json
         Print JSON, for programs.
     """
-    beside = [of_neighbour(one) for one in neighbours().values() if one.installed() is not None]
-    checks = [*(of_kind(kind) for kind in (*ISOLATING, "auto")), *HOST, *beside]
-    findings = run_all(checks, budget_s=BUDGET_S)
+    kinds = [of_kind(kind) for kind in (*ISOLATING, "auto")]
+    tried = [*kinds, *HOST, *(of_neighbour(one) for one in neighbours().values())]
+    found = zip(tried, run_all(tried, budget_s=BUDGET_S), strict=True)
+    checks, findings = zip(*(row for row in found if row[1] is not NOT_INSTALLED), strict=True)
     if as_json:
         print(json.dumps([_as_dict(*row) for row in zip(checks, findings, strict=True)]))
     else:

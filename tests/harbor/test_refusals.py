@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from prorl_service import neighbours
 from tests.harbor.environments import Making
 
 pytestmark = pytest.mark.processes
@@ -33,6 +34,19 @@ async def test_phases_may_differ_in_what_they_do_not_get(making: Making) -> None
     await environment.set_network_policy(NetworkPolicy(network_mode="public"))
     devices = await environment.exec("grep -c : /proc/net/dev")
     assert devices.stdout == "1\n"
+
+
+@pytest.mark.parametrize("release", ["0.24.0", "0.27.0"])
+def test_a_harbor_outside_the_tested_range_is_refused_before_any_trial(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prorl_harbor import Environment
+
+    monkeypatch.setattr(neighbours, "version", lambda package: release)
+    with pytest.raises(
+        SystemExit, match=rf"prorl_harbor supports harbor<0\.27,>=0\.25, .*{release}"
+    ):
+        Environment.preflight(kwargs={})
 
 
 @pytest.mark.parametrize(

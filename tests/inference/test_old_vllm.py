@@ -260,6 +260,18 @@ async def test_a_vllm_that_is_too_old_is_refused_by_its_version() -> None:
             pass
 
 
+@pytest.mark.parametrize("release", [(0, 33), (0, 99)])
+async def test_a_vllm_that_is_newer_than_the_tested_ones_joins_with_one_warning(
+    release: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with backend_to(OldVllm(release)) as backend:
+        for _ in range(2):
+            await backend.describe()
+    said = [one.message for one in caplog.records if "outside the tested range" in one.message]
+    assert len(said) == (release == (0, 99))
+    assert all(f"{backend.url}: vLLM 0.99 is" in one for one in said)
+
+
 @pytest.mark.parametrize("release", [(0, 31), (0, 32)])
 async def test_a_vllm_without_its_flag_is_refused_by_the_flag(release: tuple[int, int]) -> None:
     with pytest.raises(BackendRejected, match="start vLLM with --enable-scale-out"):

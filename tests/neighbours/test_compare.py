@@ -91,6 +91,15 @@ def test_what_moved_is_named(before: str, after: str, about: dict[str, object], 
     assert any(said in one for one in broken(ours, after, about))
 
 
+def test_an_option_that_a_program_does_not_know_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n[ $2 = --old=x ] && echo unknown flag: $2 >&2\n")
+    program.chmod(0o755)
+    ours = "OPTIONS = ['--old', 'x', '--kept']\nOTHERS = ['--odd']\n"
+    about = {"options": {"plugins/a.py:OPTIONS": [str(program), "exec"]}}
+    assert broken(ours, "", about) == [f"{program} exec knows no --old"]
+
+
 def test_names_are_followed_through_other_modules(tmp_path: Path) -> None:
     for file, text in {
         "lib/__init__.py": "from .deep import *\nfrom lib.deep.er import g as h\n",

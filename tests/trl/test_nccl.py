@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from prorl_service import neighbours
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import BackendSpec, BackendState, WeightsReport
 from prorl_trl import nccl
@@ -201,3 +202,19 @@ def test_the_stand_ins_have_the_signatures_of_vllm() -> None:
     assert list(signature(TrainerEngine.trainer_init).parameters) == theirs["trainer_init"]
     assert set(theirs["client"]) <= vars(nccl._Engines).keys()
     assert set(theirs["source"]) <= vars(nccl._EarlierPolicy).keys()
+
+
+@pytest.mark.parametrize(
+    ("release", "is_possible"),
+    [("0.27.1", False), ("0.28.0", True), ("0.33.0", True), ("0.34.0", False)],
+)
+def test_nccl_takes_the_releases_that_it_was_tested_with(
+    release: str,
+    is_possible: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(neighbours, "version", lambda package: release)
+    assert nccl.is_possible() is is_possible
+    assert (f"vllm {release} is installed" in caplog.text) is not is_possible

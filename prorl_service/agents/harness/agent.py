@@ -182,10 +182,11 @@ class HarnessAgent(AgentHandler):
             )
         if ended.exit_code in (0, *KILLED):
             return FinishReason.FINISHED
-        # Some programs give up at a reply that was cut, as pi does since 1.6.
-        if gateway.counts.too_long or rollout.turns[-1].finish_reason == "length":
-            return FinishReason.LENGTH
         refusal = gateway.refusal
+        # Some programs give up at a reply that was cut, as pi does since 1.6.
+        is_cut = refusal is None and rollout.turns[-1].finish_reason == "length"
+        if gateway.counts.too_long or is_cut:
+            return FinishReason.LENGTH
         cause = "" if refusal is None else f" after the gateway refused a request ({refusal})"
         raise AgentError(
             f"{self._program.name} ended with code {ended.exit_code}{cause}:"

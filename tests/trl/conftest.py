@@ -6,10 +6,20 @@ from pathlib import Path
 import pytest
 
 from prorl_service import local
+from prorl_service.client.policy import _held as held_policies
 from prorl_service.inference.engine.tiny import build_tiny_model
 from tests import vllm_engine
 from tests.trl.status_service import status_service
 from tests.trl.training import SERVICE_OPTIONS
+
+
+@pytest.fixture(autouse=True)
+def _no_training_left() -> Iterator[None]:
+    """Ends a training that failed in this process: it holds the policy of a service that other
+    tests share until the process ends."""
+    yield
+    for held in [*held_policies.values()]:
+        held.release()
 
 
 @pytest.fixture(scope="session")

@@ -50,13 +50,13 @@ def test_one_group_is_split_over_two_processes_and_both_see_its_failure(
         before = client.status().rollouts
         first, second = train_on_two(service_url, policy, tmp_path, "failing")
         assert client.status().rollouts == before  # all received rollouts were acknowledged
+    assert first["error"].startswith("RolloutsFailed: 4 of 4 rollouts failed")
+    assert second["error"] == f"RuntimeError: on the main process: {first['error']}"
     rows = first["completion_ids"] + second["completion_ids"]
     assert len(rows) == 4
     assert len({tuple(row) for row in rows}) == 4
     assert first["log"][0]["sampling/sampling_logp_difference/max"] < 1e-4
     assert first["log"][0]["prorl/turns"] == 2
-    assert first["error"].startswith("RolloutsFailed: 4 of 4 rollouts failed")
-    assert second["error"] == f"RuntimeError: on the main process: {first['error']}"
 
 
 def test_an_informative_group_is_drawn_once_for_both_processes_and_replayed_to_both(

@@ -8,6 +8,7 @@ saved in OUTPUT, again; "scored": a step saved in OUTPUT, with another reward fu
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from tests.trl.training import RecordingTrainer, make_trainer
 
 
 class RecordingRollout(ProRLRollout):
+    completion_ids: Sequence[list[int]] = ()
+
     def __call__(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list[Any]]:
-        self.given = super().__call__(prompts, trainer)
-        return self.given
+        given = super().__call__(prompts, trainer)
+        self.completion_ids = given["completion_ids"]
+        return given
 
 
 def by_rank(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -69,7 +73,7 @@ def main(url: str, policy: Path, output: Path, kind: str) -> None:
     except Exception as caught:
         error = f"{type(caught).__name__}: {caught}"
     outcome = {
-        "completion_ids": rollouts.given["completion_ids"],
+        "completion_ids": rollouts.completion_ids,
         "log": trainer.state.log_history,
         "error": error,
         "table": trainer.table,

@@ -11,35 +11,22 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from prorl_service.agents.base import Prompt, Restores, RolloutContext, with_system
-from prorl_service.agents.loop import LoopAgent
-from prorl_service.agents.services import Requirements
+from prorl_service.agents.loop import ToolAgent
 from prorl_service.rewards.math import boxed
-from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task
-from prorl_service.tools import ipython
-from prorl_service.tools.base import Tool, Toolset, function_schema
-from prorl_service.tools.bash import Bash
-from prorl_service.tools.ipython import IPython
 
-TOOLS: dict[str, Tool] = {"bash": Bash(), "ipython": IPython()}
-ToolName = Literal["bash", "ipython"]
 AnswerFormat = Annotated[
     Literal["boxed", "plain"],
     Field(description="Part of the last reply that counts: its last `\\boxed{}`, or all of it."),
 ]
 
 
-class AnswerAgent(LoopAgent):
+class AnswerAgent(ToolAgent):
     restores: ClassVar[Restores] = "sandbox"
-    offers: ClassVar[Sequence[Tool]] = tuple(TOOLS.values())
 
-    def __init__(self, task: Task, answer_format: AnswerFormat, tools: Sequence[ToolName]) -> None:
-        super().__init__(task)
-        self.tools = [TOOLS[name] for name in dict.fromkeys(tools)]
-        if "ipython" in tools:
-            self.uses = Requirements(packages=ipython.PACKAGES)
+    def __init__(self, task: Task, answer_format: AnswerFormat, tools: Sequence[str]) -> None:
+        super().__init__(task, tools)
         self._is_boxed = answer_format == "boxed"
-        self._sandbox: Sandbox | None = None
         self._finish_reason = FinishReason.ERROR
 
     @abstractmethod
@@ -52,15 +39,13 @@ class AnswerAgent(LoopAgent):
         messages = list(self.task.messages)
         if self._is_boxed:
             messages = with_system(self.system_prompt(), messages)
-        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+        return self.with_tools(messages)
 
     async def init(self, rollout: RolloutContext) -> None:
         self._sandbox = await rollout.open_sandbox()
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
-        assert self._sandbox is not None
-        tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        self._finish_reason = await self.turns(rollout, tools)
+        self._finish_reason = await self.call_tools(rollout)
         return self._finish_reason
 
     def boxed_or_plain(self, answer: str) -> str:

@@ -135,7 +135,8 @@ class AgentHandler(ABC):
     runs again first. With "replay", RUN starts again, too, and gets the earlier replies from
     `RolloutContext.replay`. With "nothing", the rollout starts from scratch."""
     offers: ClassVar[Sequence[Tool]] = ()
-    """All tools that a task may be offered, to be shown to people."""
+    """All tools that a task may be offered, to be shown to people. Not needed where its data
+    names the tools, in a field of the type `ToolNames`."""
     uses: Requirements = Requirements()
     """Other services of the operator that the task needs; set it in `__init__`."""
 

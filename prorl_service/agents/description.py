@@ -1,6 +1,6 @@
 """What an agent is, for people: its docstring, the data it takes, the tools it may offer.
 
-All of it is what its class declares; nothing is run.
+All of it is what its class declares, and the names of installed tools; nothing is run.
 """
 
 import inspect
@@ -10,6 +10,7 @@ from prorl_service.agents.base import AgentHandler
 from prorl_service.schemas import Stage
 from prorl_service.schemas.views import AgentInfo
 from prorl_service.tools.base import function_schema
+from prorl_service.tools.registry import choices
 
 BUILT_IN = "prorl_service.agents."
 
@@ -22,7 +23,7 @@ def describe(agent: type[AgentHandler]) -> AgentInfo:
         is_built_in=is_built_in(agent),
         sandbox_stages=[stage for stage in Stage if stage in agent.sandbox_stages],
         data_schema=None if agent.data_model is None else agent.data_model.model_json_schema(),
-        tools=[function_schema(tool) for tool in agent.offers],
+        tools=[function_schema(tool) for tool in agent.offers or choices(agent.data_model)],
     )
 
 

@@ -5,13 +5,18 @@ the chain ends with that reply, and its remaining calls are skipped. A reply tha
 format is answered with the problem and stays in the chain, so that the policy can learn from it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from prorl_service.agents.base import AgentHandler, RolloutContext
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext
+from prorl_service.agents.services import Requirements
+from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Message, Task, Turn
 from prorl_service.tokens.formats import Problem, Reply
-from prorl_service.tools.base import Toolset
+from prorl_service.tools.base import Toolset, function_schema
+from prorl_service.tools.registry import packages_of, tools_named
+from prorl_service.tools.submit import Submit
 
+SUBMIT = " Call `submit` when you are done."
 Turns = Callable[[RolloutContext, Toolset], Awaitable[FinishReason]]
 """What takes a rollout's turns in its sandbox: `run_turns`, or a program of its own."""
 
@@ -34,6 +39,31 @@ class LoopAgent(AgentHandler):
     def brief(self) -> str:
         """Returns the task as text for a program with tools of its own."""
         return "\n\n".join(message.content for message in self.prompt().messages)
+
+
+class ToolAgent(LoopAgent):
+    """An agent whose tasks name the tools that the model calls in one sandbox, which INIT opens."""
+
+    def __init__(self, task: Task, tools: Sequence[str]) -> None:
+        """Raises `InvalidRequest` for a name that no tool has."""
+        super().__init__(task)
+        self.tools = tools_named(tools)
+        self.uses = Requirements(packages=packages_of(self.tools))
+        self._sandbox: Sandbox | None = None
+
+    def how_to_end(self) -> str:
+        """Returns the end of a system message: the request to call `submit`, if it is offered."""
+        return SUBMIT if any(tool.name == Submit.name for tool in self.tools) else ""
+
+    def with_tools(self, messages: Sequence[Message]) -> Prompt:
+        """Returns a prompt that offers the tools."""
+        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    async def call_tools(self, rollout: RolloutContext) -> FinishReason:
+        """Takes the rollout's turns with the tools in the sandbox."""
+        assert self._sandbox is not None
+        timeout_s = rollout.limits.tool_timeout_s
+        return await self.turns(rollout, Toolset(self.tools, self._sandbox, timeout_s=timeout_s))
 
 
 async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from prorl_service.agents.answers import AnswerAgent, AnswerFormat, ToolName
+from prorl_service.agents.answers import AnswerAgent, AnswerFormat
 from prorl_service.agents.base import RolloutContext, Verdict, put_files
 from prorl_service.agents.scoring import score_answer
 from prorl_service.rewards import math
 from prorl_service.rewards.math import score_math
 from prorl_service.schemas import Message, Task, Turn
+from prorl_service.tools.registry import ToolNames
 
 SYSTEM_PROMPT = """\
 Solve the user's problem. Reason step by step and use the tools for what is better computed than \
@@ -29,7 +30,7 @@ class MathData(BaseModel):
 
     answer: str = Field(min_length=1, description="The gold answer: a number or LaTeX.")
     answer_format: AnswerFormat = "boxed"
-    tools: list[ToolName] = Field(["bash"], description="Tools that the model may call.")
+    tools: ToolNames = ["bash"]
     files: dict[str, str] = Field({}, description="Files of the working directory: text by path.")
     format_reward: float = Field(
         0.0, ge=0, lt=1, description="Reward of a wrong answer after well-formed calls."

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
-from prorl_service.agents.answers import AnswerAgent, AnswerFormat, ToolName
+from prorl_service.agents.answers import AnswerAgent, AnswerFormat
 from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.agents.scoring import score_answer
 from prorl_service.errors import EvaluatorError, InvalidRequest, TaskError
@@ -25,6 +25,7 @@ from prorl_service.rewards.reasoning import (
     score_puzzle,
 )
 from prorl_service.schemas import Task
+from prorl_service.tools.registry import ToolNames
 
 SYSTEM_PROMPT = """\
 Solve the user's problem. Reason step by step{tools}. Put your final answer in \\boxed{{}}: the \
@@ -40,7 +41,7 @@ class ReasoningGymData(Puzzle):
     """`task.data` of this agent."""
 
     answer_format: AnswerFormat = "boxed"
-    tools: list[ToolName] = Field([], description="Tools that the model may call.")
+    tools: ToolNames = Field([])
     partial_credit: bool = Field(
         False, description="Reward the library's score; otherwise only a right answer counts."
     )

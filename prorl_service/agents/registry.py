@@ -27,6 +27,7 @@ from prorl_service.agents.reasoning_gym import ReasoningGymAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.errors import InvalidRequest
+from prorl_service.tools.registry import all_tools
 
 ENTRY_POINT_GROUP = "prorl.agents"
 FORM = "write it as 'package.module:Class'"
@@ -36,8 +37,10 @@ class AgentRegistry:
     def __init__(self, import_paths: Iterable[str] = ()) -> None:
         """Modules of `import_paths` may lie in the current directory.
 
-        Raises `InvalidRequest` for an agent that is not an `AgentHandler` with a new name.
+        Raises `InvalidRequest` for an agent that is not an `AgentHandler` with a new name, and for
+        a package's tool that is not a tool.
         """
+        all_tools()
         self._handlers: dict[str, type[AgentHandler]] = {
             agent.name: agent
             for agent in (

@@ -30,10 +30,8 @@ from prorl_service.rewards.math import boxed
 from prorl_service.rewards.stem import normal_text, score_choice, score_value
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Message, Task
-from prorl_service.tools import ipython
 from prorl_service.tools.base import Tool, Toolset, function_schema
-from prorl_service.tools.bash import Bash
-from prorl_service.tools.ipython import IPython
+from prorl_service.tools.registry import ToolNames, packages_of, tools_named
 
 SYSTEM_PROMPT = """\
 Answer the user's question. Use your tools where they help: compute rather than guess, and look up \
@@ -61,6 +59,7 @@ class StemData(BaseModel):
         description="Regular expression for the letter in the reply: its first group, or all of it."
         " The last match counts, and takes precedence over a box.",
     )
+    tools: ToolNames = ["ipython", "bash"]
     mcp: list[str] = Field([], description="Names of MCP servers whose tools are offered.")
     judge: bool = Field(
         False, description="Ask the service's judge about short answers that do not match."
@@ -93,14 +92,13 @@ class StemData(BaseModel):
 class StemAgent(AgentHandler):
     name: ClassVar[str] = "stem"
     restores: ClassVar[Restores] = "sandbox"
-    tools = (IPython(), Bash())
     data_model: ClassVar[type[BaseModel] | None] = StemData
-    offers: ClassVar[Sequence[Tool]] = tools
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.data = StemData.model_validate(task.data)
-        packages = {**ipython.PACKAGES, **math.PACKAGES}
+        self.tools = tools_named(self.data.tools)
+        packages = {**packages_of(self.tools), **math.PACKAGES}
         self.uses = Requirements(mcp=self.data.mcp, judge=self.data.judge, packages=packages)
         self._sandbox: Sandbox | None = None
         self._finish_reason = FinishReason.ERROR

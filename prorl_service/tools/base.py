@@ -20,7 +20,8 @@ from prorl_service.tokens.formats import ToolCall, ToolSchema
 class Tool(Protocol):
     """A tool with an attribute `may_repeat` that is true does nothing outside its sandbox that a
     repeated call would do again. Rollouts that continue after a restart tell of all other tools'
-    calls that may have been made twice."""
+    calls that may have been made twice. An attribute `packages` has the modules that the tool needs
+    where the service runs, and the extra of this package that brings each."""
 
     @property
     def name(self) -> str: ...

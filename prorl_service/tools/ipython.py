@@ -1,13 +1,12 @@
 """The ipython tool: one persistent IPython kernel per sandbox."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.sandbox.base import Sandbox, ToolResult
-
-PACKAGES = {"ipykernel": "kernels"}
-"""Module that a sandbox's kernel is made of, and the extra that installs it."""
 
 
 class IPythonArguments(BaseModel):
@@ -24,6 +23,8 @@ class IPython:
         "Top-level await, magics and !commands work; there is no input."
     )
     arguments = IPythonArguments
+    packages: ClassVar[Mapping[str, str]] = {"ipykernel": "kernels"}
+    """Module that a sandbox's kernel is made of, and the extra that installs it."""
     may_repeat = True
 
     async def call(

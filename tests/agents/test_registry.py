@@ -5,6 +5,7 @@ import pytest
 
 from prorl_service.agents.registry import ENTRY_POINT_GROUP, AgentRegistry
 from prorl_service.errors import InvalidRequest
+from tests.installed import install
 
 PACKAGE = """
 from prorl_service.agents.math import MathAgent
@@ -17,12 +18,8 @@ class Poet(MathAgent):
 def test_an_installed_package_offers_its_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "poetry_agents.py").write_text(PACKAGE)
-    metadata = tmp_path / "poetry_agents-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Name: poetry-agents\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nany = poetry_agents:Poet\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    offers = f"[{ENTRY_POINT_GROUP}]\nany = poetry_agents:Poet\n"
+    install(monkeypatch, tmp_path, module="poetry_agents", source=PACKAGE, offers=offers)
     registry = AgentRegistry()
     assert registry.names == [
         "code",

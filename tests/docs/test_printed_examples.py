@@ -1,24 +1,18 @@
-"""Examples of the pages that need no service: data.md, tools.md, operations.md, reasoning_gym.md,
+"""Examples of the pages that need no service: data.md, operations.md, reasoning_gym.md,
 traces.md and settings.md of the reference, as they are printed."""
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 import yaml
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
-from prorl_service.agents.loop import run_turns
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.reasoning_gym import ReasoningGymData
 from prorl_service.client.saved import SavedStep, StepFiles, read_rollouts
-from prorl_service.schemas import FinishReason, Task
-from prorl_service.testing import Reply, call, play
-from prorl_service.tools.base import Tool, Toolset, function_schema
-from prorl_service.tools.bash import Bash
+from prorl_service.schemas import Task
+from prorl_service.testing import play
 from tests.cli.try_process import done
 from tests.docs.printed import blocks
 
@@ -34,38 +28,6 @@ def test_files_of_options_are_taken(page: str, tmp_path: Path) -> None:
     # The one wrong option is named only if those of the file are right.
     command = [*PRORL, "serve", "--config", "options.yaml", "--port", "70000"]
     assert done(command, tmp_path).stderr.startswith("prorl: --port: ")
-
-
-class Counting(AgentHandler):
-    """Offers the tool of tools.md next to bash."""
-
-    name = "counting"
-    tools: ClassVar[Sequence[Tool]] = ()
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages, [function_schema(tool) for tool in self.tools])
-
-    async def init(self, rollout: RolloutContext) -> None:
-        self.sandbox = await rollout.open_sandbox()
-
-    async def run(self, rollout: RolloutContext) -> FinishReason:
-        return await run_turns(rollout, Toolset(self.tools, self.sandbox, timeout_s=30))
-
-    async def eval(self, rollout: RolloutContext) -> Verdict:
-        return Verdict(1.0)
-
-
-async def test_the_tool_with_an_inside_counts_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, Any] = {}
-    exec(blocks("tools.md", "python")[1], names)
-    monkeypatch.setattr(Counting, "tools", (Bash(), names["WordCount"]()))
-    replies: list[Reply] = [
-        call("bash", command="echo one two > text"),
-        call("word_count", path="text"),
-        "Done.",
-    ]
-    played = await play(Counting, {"messages": [{"role": "user", "content": "Count."}]}, replies)
-    assert played.outputs[1] == "2 words"
 
 
 def test_the_puzzle_is_a_task() -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from prorl_service.agents.description import describe
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import (
@@ -12,6 +13,7 @@ from prorl_service.schemas import (
     Stage,
 )
 from prorl_service.schemas.views import GroupOutcome, GroupQuery, RolloutQuery
+from prorl_service.tools.registry import all_tools
 from tests.server.application import group
 from tests.server.scored_agent import scored
 
@@ -145,7 +147,7 @@ async def test_agents_are_described(client: AsyncRolloutClient) -> None:
     assert math.is_built_in
     assert math.data_schema is not None
     assert math.data_schema["required"] == ["answer"]
-    assert [tool["function"]["name"] for tool in math.tools] == ["bash", "ipython"]
+    assert [tool["function"]["name"] for tool in math.tools] == [*all_tools()]
     assert "The agent for mathematics" in math.description
     assert (own.is_built_in, own.data_schema, own.source) == (
         False,
@@ -157,25 +159,25 @@ async def test_agents_are_described(client: AsyncRolloutClient) -> None:
 
 def test_built_in_agents_declare_their_data_and_all_offered_tools() -> None:
     registry = AgentRegistry()
-    data = {
-        "math": {"answer": "1", "tools": ["bash", "ipython"]},
-        "reasoning_gym": {"generator": "chain_sum", "seed": 1, "tools": ["bash", "ipython"]},
+    data: dict[str, dict[str, Any]] = {
+        "math": {"answer": "1"},
+        "reasoning_gym": {"generator": "chain_sum", "seed": 1},
         "stem": {"answer": "1"},
-        "code": {"tests": {"inputs": ["1"], "outputs": ["1"]}, "ipython": True},
+        "code": {"tests": {"inputs": ["1"], "outputs": ["1"]}},
         "swe": {
             "instance_id": "i",
             "test_patch": "",
             "FAIL_TO_PASS": ["t"],
             "PASS_TO_PASS": [],
             "environment": {"test_files": ["t.py"]},
-            "ipython": True,
         },
     }
     assert set(registry.names) >= data.keys()
     for name, values in data.items():
         agent = registry[name]
         assert agent.data_model is not None
+        values["tools"] = [*all_tools()]
         agent.data_model.model_validate(values)
         task = group().task.model_copy(update={"agent": name, "data": values})
         offered = {tool["function"]["name"] for tool in agent(task).prompt().tools}
-        assert offered == {tool.name for tool in agent.offers}
+        assert offered == {tool["function"]["name"] for tool in describe(agent).tools}

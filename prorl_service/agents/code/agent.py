@@ -21,16 +21,10 @@ from prorl_service.agents.base import (
 )
 from prorl_service.agents.code.data import CodeData
 from prorl_service.agents.code.evaluation import SOLUTION, WALL_PER_CPU, grade_solution
-from prorl_service.agents.loop import LoopAgent
-from prorl_service.agents.services import Requirements
+from prorl_service.agents.loop import ToolAgent
 from prorl_service.rewards.code.grade import CodeReport
 from prorl_service.rewards.code.host_speed import slowness
-from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Message, Stage, Task
-from prorl_service.tools import ipython
-from prorl_service.tools.base import Tool, Toolset, function_schema
-from prorl_service.tools.bash import Bash
-from prorl_service.tools.ipython import IPython
 from prorl_service.tools.str_replace_editor import StrReplaceEditor
 
 log = logging.getLogger(__name__)
@@ -69,23 +63,17 @@ async def time_scale(rollout: RolloutContext) -> float:
     return _time_scale
 
 
-class CodeAgent(LoopAgent):
+class CodeAgent(ToolAgent):
     name: ClassVar[str] = "code"
     restores: ClassVar[Restores] = "sandbox"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = CodeData
-    offers: ClassVar[Sequence[Tool]] = (Bash(), StrReplaceEditor(), IPython())
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task)
         self.data = CodeData.model_validate(task.data)
-        self.tools: list[Tool] = [Bash(), StrReplaceEditor()]
-        if self.data.ipython:
-            self.tools.append(IPython())
-            self.uses = Requirements(packages=ipython.PACKAGES)
+        super().__init__(task, self.data.tools)
         self.solution: bytes | None = None
         """Program that RUN left; None if it left nothing that can be graded."""
-        self._sandbox: Sandbox | None = None
 
     def prompt(self) -> Prompt:
         """Returns the task's messages, after this agent's system message unless they have one."""
@@ -96,8 +84,7 @@ class CodeAgent(LoopAgent):
             time_limit_s=self.data.time_limit_s,
             memory_mb=self.data.memory_mb,
         )
-        messages = with_system(system, self.task.messages)
-        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+        return self.with_tools(with_system(system, self.task.messages))
 
     def solved_by(self, given: JsonValue) -> Sequence[str | Message]:
         """Also takes the text of a program."""
@@ -114,8 +101,7 @@ class CodeAgent(LoopAgent):
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
-        tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        reason = await self.turns(rollout, tools)
+        reason = await self.call_tools(rollout)
         with suppress(OSError):  # missing, too large, or not a file
             self.solution = await self._sandbox.download(SOLUTION, max_bytes=MAX_SOLUTION_BYTES)
         return reason

@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from prorl_service.rewards.code.grade import Case
+from prorl_service.tools.registry import ToolNames
 
 MAX_INPUT_BYTES = 15 << 20
 """Maximum size of an input as JSON: less than a sandbox accepts in the header of a message."""
@@ -58,7 +59,7 @@ class CodeData(BaseModel):
 
     tests: CodeTests = Field(description="Never shown to the model or its program.")
     files: dict[str, str] = Field({}, description="Files of the working directory: text by path.")
-    ipython: bool = Field(False, description="Offer IPython next to bash and the editor.")
+    tools: ToolNames = ["bash", "str_replace_editor"]
     partial_credit: bool = Field(
         False, description="Run all cases and reward the share that passes; else all or nothing."
     )

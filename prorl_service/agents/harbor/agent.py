@@ -21,17 +21,12 @@ from prorl_service.agents.harbor.data import HarborData, Step
 from prorl_service.agents.harbor.rewards import NoReward, Rewards
 from prorl_service.agents.harbor.verification import Verified, Work, verify
 from prorl_service.agents.harbor.workplace import LOGS, Workplace, quietly
-from prorl_service.agents.loop import LoopAgent
-from prorl_service.agents.services import Requirements
+from prorl_service.agents.loop import ToolAgent
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.sandbox.layers import Layer
 from prorl_service.schemas import FinishReason, Message, Stage, Task
 from prorl_service.schemas.numbers import is_score
-from prorl_service.tools.base import Tool, Toolset, function_schema
-from prorl_service.tools.bash import Bash
 from prorl_service.tools.mcp.inside import started
-from prorl_service.tools.str_replace_editor import StrReplaceEditor
-from prorl_service.tools.submit import Submit
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +35,6 @@ You work in a Linux sandbox with a shell. Do what the user asks, by commands and
 only write about it. The state of the sandbox is your answer.\
 """
 SKILLS = " The directory {skills} holds instructions that may help."
-SUBMIT = " Call `submit` when you are done."
 LOG_CHARS = 4000
 LEFT_OUT = (
     "{} files were left out, as they are not declared as work: `prorl harbor check` finds what the"
@@ -50,21 +44,19 @@ MARGIN_S = 30.0
 """Seconds of EVAL's budget beyond the verifiers' own limits."""
 
 
-class HarborAgent(LoopAgent):
+class HarborAgent(ToolAgent):
     name: ClassVar[str] = "harbor"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = HarborData
-    offers = (Bash(), StrReplaceEditor(), Submit())
     keeps_verifiers: ClassVar[bool] = False
     """Whether verdicts come with what the verifier wrote."""
     shown_paths: ClassVar[int] = 50
     """Maximum of paths that a report names."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task)
         self.data = HarborData.model_validate(task.data)
-        self.uses = Requirements(packages={"mcp": "mcp"} if self.data.mcp else {})
-        self.tools: list[Tool] = [*self.offers]
+        super().__init__(task, self.data.tools)
+        self.uses = self.uses.also({"mcp": "mcp"} if self.data.mcp else {})
         self._workplace: Workplace | None = None
         self._step = self.data.steps[0]
         self._work: list[tuple[Step, Work]] = []
@@ -76,8 +68,8 @@ class HarborAgent(LoopAgent):
     def prompt(self) -> Prompt:
         """Returns the current step's instruction, after this agent's system message unless the
         task has its own."""
-        messages = with_system(self._system() + SUBMIT, self._instruction())
-        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+        messages = with_system(self._system() + self.how_to_end(), self._instruction())
+        return self.with_tools(messages)
 
     def brief(self) -> str:
         return "\n\n".join(message.content for message in self._instruction())
@@ -101,6 +93,7 @@ class HarborAgent(LoopAgent):
                 hint="raise eval_timeout_s",
             )
         self._workplace = await Workplace.opened(rollout, self.data.place, user=self._step.user)
+        self._sandbox = self._workplace.sandbox
         await self._workplace.connect(rollout, self.data.place.network)
         await self._workplace.prepare()
         await self._workplace.check_health(self.data.place.healthcheck)
@@ -131,10 +124,7 @@ class HarborAgent(LoopAgent):
             if step is not self.data.steps[0]:
                 await self._go_on(rollout, self._workplace, step)
             rollout.turns_most_s = step.timeout_s
-            tools = Toolset(
-                self.tools, self._workplace.sandbox, timeout_s=rollout.limits.tool_timeout_s
-            )
-            reason = await self.turns(rollout, tools)
+            reason = await self.call_tools(rollout)
             self._work.append((step, await self._left(self._workplace, step)))
             if rollout.turns_left_s <= 0 or await self._ends_after(rollout, step):
                 break

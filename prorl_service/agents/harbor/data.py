@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from prorl_service.sandbox.archives import REFERENCE
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.egress.policy import HostEntry
+from prorl_service.tools.registry import ToolNames
 
 Archive = Annotated[str, Field(pattern=REFERENCE)]
 Environment = dict[str, str]
@@ -119,6 +120,7 @@ class Step(_Data):
 
 class HarborData(_Data):
     place: Place = Place()
+    tools: ToolNames = ["bash", "str_replace_editor", "submit"]
     mcp: list[McpServer] = Field([], description="Servers of tools, run in the sandbox.")
     steps: list[Step] = Field(min_length=1)
     reward: Literal["mean", "final"] = Field("mean", description="Reward of several steps.")

@@ -18,8 +18,7 @@ from typing import ClassVar
 from pydantic import BaseModel, JsonValue
 
 from prorl_service.agents.base import Prompt, Restores, RolloutContext, Verdict, with_system
-from prorl_service.agents.loop import LoopAgent
-from prorl_service.agents.services import Requirements
+from prorl_service.agents.loop import ToolAgent
 from prorl_service.agents.swe.data import SweData
 from prorl_service.agents.swe.evaluation import grade_patch, unapplied
 from prorl_service.agents.swe.repository import extract_patch, prepare
@@ -28,11 +27,7 @@ from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.rewards.swe.log import check_parser
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.schemas import FinishReason, Message, Stage, Task
-from prorl_service.tools import ipython
-from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
-from prorl_service.tools.ipython import IPython
-from prorl_service.tools.str_replace_editor import StrReplaceEditor
 from prorl_service.tools.submit import Submit
 
 log = logging.getLogger(__name__)
@@ -50,35 +45,27 @@ Look at the code first, reproduce the problem with a short script or test, fix i
 small change, and check the fix by running tests. There is no network. Changes of tests and of \
 their settings are not counted. The state of the repository is your answer.\
 """
-SUBMIT = " Call `submit` when you are done."
 
 
-class SweAgent(LoopAgent):
+class SweAgent(ToolAgent):
     name: ClassVar[str] = "swe"
     restores: ClassVar[Restores] = "sandbox"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = SweData
-    offers: ClassVar[Sequence[Tool]] = (Bash(), StrReplaceEditor(), Submit(), IPython())
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task)
         self.data = SweData.model_validate(task.data)
+        super().__init__(task, self.data.tools)
         if self.data.environment.log_parser:
             check_parser(self.data.environment.log_parser)
-        self.tools: list[Tool] = [Bash(), StrReplaceEditor(), Submit()]
-        if self.data.ipython:
-            self.tools.append(IPython())
-            self.uses = Requirements(packages=ipython.PACKAGES)
         self.patch: bytes | None = b""
         """Patch that RUN left; None if it was too large."""
         self.report: SweReport | None = None
-        self._sandbox: Sandbox | None = None
         self._base = ""
 
     def prompt(self) -> Prompt:
         """Returns the task's messages, after this agent's system message unless they have one."""
-        messages = with_system(self._system() + SUBMIT, self.task.messages)
-        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+        return self.with_tools(with_system(self._system() + self.how_to_end(), self.task.messages))
 
     def brief(self) -> str:
         messages = with_system(self._system(), self.task.messages)
@@ -93,7 +80,8 @@ class SweAgent(LoopAgent):
             return super().solved_by(given)
         repository = self.data.environment.repository
         command = f"cd {repository} && git apply - <<'END_OF_PATCH'\n{given}\nEND_OF_PATCH"
-        return [Message.calling(Bash.name, command=command), Message.calling(Submit.name)]
+        done = Message.calling(Submit.name) if self.how_to_end() else "Done."
+        return [Message.calling(Bash.name, command=command), done]
 
     async def init(self, rollout: RolloutContext) -> None:
         environment = self.data.environment
@@ -117,8 +105,7 @@ class SweAgent(LoopAgent):
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
-        tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        reason = await self.turns(rollout, tools)
+        reason = await self.call_tools(rollout)
         self.patch = await extract_patch(self._sandbox, self.data.environment, self._base)
         return reason
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from prorl_service.rewards.swe.grade import Expected
 from prorl_service.sandbox.archives import REFERENCE
+from prorl_service.tools.registry import ToolNames
 
 
 def _absolute(path: str) -> str:
@@ -109,7 +110,7 @@ class SweData(BaseModel):
         " changes, and directories, with a slash at the end.",
     )
     environment: SweEnvironment
-    ipython: bool = Field(False, description="Offer IPython next to bash and the editor.")
+    tools: ToolNames = ["bash", "str_replace_editor", "submit"]
 
     @model_validator(mode="after")
     def _is_gradable(self) -> Self:

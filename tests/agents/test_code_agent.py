@@ -243,7 +243,8 @@ async def test_from_prompt_to_verdict() -> None:
         call("bash", command="grep -rl '1 1 1' /workspace /tmp /dev/shm /proc/*/environ; env"),
         "Done.",
     ]
-    wanted = task(files={"example.txt": "2\n1 2\n"}, tools=["bash", "str_replace_editor", "ipython"])
+    tools = ["bash", "str_replace_editor", "ipython"]
+    wanted = task(files={"example.txt": "2\n1 2\n"}, tools=tools)
     played = await play(CodeAgent, wanted, replies, sandboxes="bubblewrap")
     assert played.finish_reason is FinishReason.FINISHED
     assert played.outputs[1:3] == ["3", "['example.txt', 'solution.py']"]

@@ -1,6 +1,7 @@
 """Lists that people see over HTTP: rollouts, groups, versions, agents; and the status."""
 
 import asyncio
+from typing import Any
 
 import pytest
 

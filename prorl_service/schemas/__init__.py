@@ -3,166 +3,79 @@
 Imports no other package of ours, so plug-ins and third parties can depend on it alone.
 """
 
-from prorl_service.schemas.base import (
-    ID,
-    MAX_GROUP_SIZE,
-    MAX_IDS_PER_REQUEST,
-    MAX_INT32,
-    MAX_LEASE_S,
-    MAX_MESSAGES,
-    MAX_ROLLOUTS_PER_REQUEST,
-    GroupId,
-    Id,
-    Text,
-    WireModel,
-)
-from prorl_service.schemas.groups import (
-    Difficulty,
-    Group,
-    GroupIds,
-    Invalid,
-    Limits,
-    Message,
-    RolloutIds,
-    Sampling,
-    StreamForm,
-    StreamRequest,
-    SubmitRequest,
-    Task,
-    TaskChecks,
-    TaskProblem,
-    TaskProblems,
-)
-from prorl_service.schemas.rollouts import (
-    CONTENT,
-    LEGAL_MOVES,
-    NOT_SAMPLED,
-    TERMINAL_STATES,
-    Blame,
-    ErrorInfo,
-    ErrorResponse,
-    FieldProblem,
-    Figures,
-    FinishReason,
-    LogprobsMode,
-    Resumption,
-    Rollout,
-    Rollouts,
-    RolloutState,
-    Segment,
-    SegmentKind,
-    Stage,
-    StageTime,
-    StopReason,
-    Timings,
-    ToolCallRecord,
-    Trajectory,
-    Turn,
-    content_start,
-    logprobs_mode_of,
-)
-from prorl_service.schemas.service import (
-    ADAPTER_CONFIG,
-    Backends,
-    BackendSpec,
-    BackendState,
-    BackendStatus,
-    BroadcastSpec,
-    EngineReport,
-    GatewayAccess,
-    NcclGroupSpec,
-    NcclGroupStatus,
-    OwnedBackends,
-    PolicyClaim,
-    PolicyLease,
-    Push,
-    SandboxCounts,
-    ServiceBehind,
-    ServiceStatus,
-    ShelfStatus,
-    TrainingIdentity,
-    WeightsAt,
-    WeightsForm,
-    WeightsQuery,
-    WeightsReport,
-    WeightsTerms,
-)
-
-__all__ = [
-    "ADAPTER_CONFIG",
-    "CONTENT",
-    "ID",
-    "LEGAL_MOVES",
-    "MAX_GROUP_SIZE",
-    "MAX_IDS_PER_REQUEST",
-    "MAX_INT32",
-    "MAX_LEASE_S",
-    "MAX_MESSAGES",
-    "MAX_ROLLOUTS_PER_REQUEST",
-    "NOT_SAMPLED",
-    "TERMINAL_STATES",
-    "BackendSpec",
-    "BackendState",
-    "BackendStatus",
-    "Backends",
-    "Blame",
-    "BroadcastSpec",
-    "Difficulty",
-    "EngineReport",
-    "ErrorInfo",
-    "ErrorResponse",
-    "FieldProblem",
-    "Figures",
-    "FinishReason",
-    "GatewayAccess",
-    "Group",
-    "GroupId",
-    "GroupIds",
-    "Id",
-    "Invalid",
-    "Limits",
-    "LogprobsMode",
-    "Message",
-    "NcclGroupSpec",
-    "NcclGroupStatus",
-    "OwnedBackends",
-    "PolicyClaim",
-    "PolicyLease",
-    "Push",
-    "Resumption",
-    "Rollout",
-    "RolloutIds",
-    "RolloutState",
-    "Rollouts",
-    "Sampling",
-    "SandboxCounts",
-    "Segment",
-    "SegmentKind",
-    "ServiceBehind",
-    "ServiceStatus",
-    "ShelfStatus",
-    "Stage",
-    "StageTime",
-    "StopReason",
-    "StreamForm",
-    "StreamRequest",
-    "SubmitRequest",
-    "Task",
-    "TaskChecks",
-    "TaskProblem",
-    "TaskProblems",
-    "Text",
-    "Timings",
-    "ToolCallRecord",
-    "TrainingIdentity",
-    "Trajectory",
-    "Turn",
-    "WeightsAt",
-    "WeightsForm",
-    "WeightsQuery",
-    "WeightsReport",
-    "WeightsTerms",
-    "WireModel",
-    "content_start",
-    "logprobs_mode_of",
-]
+from prorl_service.schemas.base import ID as ID
+from prorl_service.schemas.base import MAX_GROUP_SIZE as MAX_GROUP_SIZE
+from prorl_service.schemas.base import MAX_IDS_PER_REQUEST as MAX_IDS_PER_REQUEST
+from prorl_service.schemas.base import MAX_INT32 as MAX_INT32
+from prorl_service.schemas.base import MAX_LEASE_S as MAX_LEASE_S
+from prorl_service.schemas.base import MAX_MESSAGES as MAX_MESSAGES
+from prorl_service.schemas.base import MAX_ROLLOUTS_PER_REQUEST as MAX_ROLLOUTS_PER_REQUEST
+from prorl_service.schemas.base import GroupId as GroupId
+from prorl_service.schemas.base import Id as Id
+from prorl_service.schemas.base import Text as Text
+from prorl_service.schemas.base import WireModel as WireModel
+from prorl_service.schemas.groups import Difficulty as Difficulty
+from prorl_service.schemas.groups import Group as Group
+from prorl_service.schemas.groups import GroupIds as GroupIds
+from prorl_service.schemas.groups import Invalid as Invalid
+from prorl_service.schemas.groups import Limits as Limits
+from prorl_service.schemas.groups import Message as Message
+from prorl_service.schemas.groups import RolloutIds as RolloutIds
+from prorl_service.schemas.groups import Sampling as Sampling
+from prorl_service.schemas.groups import StreamForm as StreamForm
+from prorl_service.schemas.groups import StreamRequest as StreamRequest
+from prorl_service.schemas.groups import SubmitRequest as SubmitRequest
+from prorl_service.schemas.groups import Task as Task
+from prorl_service.schemas.groups import TaskChecks as TaskChecks
+from prorl_service.schemas.groups import TaskProblem as TaskProblem
+from prorl_service.schemas.groups import TaskProblems as TaskProblems
+from prorl_service.schemas.rollouts import CONTENT as CONTENT
+from prorl_service.schemas.rollouts import LEGAL_MOVES as LEGAL_MOVES
+from prorl_service.schemas.rollouts import NOT_SAMPLED as NOT_SAMPLED
+from prorl_service.schemas.rollouts import TERMINAL_STATES as TERMINAL_STATES
+from prorl_service.schemas.rollouts import Blame as Blame
+from prorl_service.schemas.rollouts import ErrorInfo as ErrorInfo
+from prorl_service.schemas.rollouts import ErrorResponse as ErrorResponse
+from prorl_service.schemas.rollouts import FieldProblem as FieldProblem
+from prorl_service.schemas.rollouts import Figures as Figures
+from prorl_service.schemas.rollouts import FinishReason as FinishReason
+from prorl_service.schemas.rollouts import LogprobsMode as LogprobsMode
+from prorl_service.schemas.rollouts import Resumption as Resumption
+from prorl_service.schemas.rollouts import Rollout as Rollout
+from prorl_service.schemas.rollouts import Rollouts as Rollouts
+from prorl_service.schemas.rollouts import RolloutState as RolloutState
+from prorl_service.schemas.rollouts import Segment as Segment
+from prorl_service.schemas.rollouts import SegmentKind as SegmentKind
+from prorl_service.schemas.rollouts import Stage as Stage
+from prorl_service.schemas.rollouts import StageTime as StageTime
+from prorl_service.schemas.rollouts import StopReason as StopReason
+from prorl_service.schemas.rollouts import Timings as Timings
+from prorl_service.schemas.rollouts import ToolCallRecord as ToolCallRecord
+from prorl_service.schemas.rollouts import Trajectory as Trajectory
+from prorl_service.schemas.rollouts import Turn as Turn
+from prorl_service.schemas.rollouts import content_start as content_start
+from prorl_service.schemas.rollouts import logprobs_mode_of as logprobs_mode_of
+from prorl_service.schemas.service import ADAPTER_CONFIG as ADAPTER_CONFIG
+from prorl_service.schemas.service import Backends as Backends
+from prorl_service.schemas.service import BackendSpec as BackendSpec
+from prorl_service.schemas.service import BackendState as BackendState
+from prorl_service.schemas.service import BackendStatus as BackendStatus
+from prorl_service.schemas.service import BroadcastSpec as BroadcastSpec
+from prorl_service.schemas.service import EngineReport as EngineReport
+from prorl_service.schemas.service import GatewayAccess as GatewayAccess
+from prorl_service.schemas.service import NcclGroupSpec as NcclGroupSpec
+from prorl_service.schemas.service import NcclGroupStatus as NcclGroupStatus
+from prorl_service.schemas.service import OwnedBackends as OwnedBackends
+from prorl_service.schemas.service import PolicyClaim as PolicyClaim
+from prorl_service.schemas.service import PolicyLease as PolicyLease
+from prorl_service.schemas.service import Push as Push
+from prorl_service.schemas.service import SandboxCounts as SandboxCounts
+from prorl_service.schemas.service import ServiceBehind as ServiceBehind
+from prorl_service.schemas.service import ServiceStatus as ServiceStatus
+from prorl_service.schemas.service import ShelfStatus as ShelfStatus
+from prorl_service.schemas.service import TrainingIdentity as TrainingIdentity
+from prorl_service.schemas.service import WeightsAt as WeightsAt
+from prorl_service.schemas.service import WeightsForm as WeightsForm
+from prorl_service.schemas.service import WeightsQuery as WeightsQuery
+from prorl_service.schemas.service import WeightsReport as WeightsReport
+from prorl_service.schemas.service import WeightsTerms as WeightsTerms

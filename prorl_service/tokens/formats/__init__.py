@@ -6,36 +6,20 @@ reads it back.
 """
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.tokens.formats.base import (
-    BrokenCall,
-    Problem,
-    Reply,
-    ReplyFormat,
-    ToolCall,
-    ToolSchema,
-)
+from prorl_service.tokens.formats.base import BrokenCall as BrokenCall
+from prorl_service.tokens.formats.base import Problem as Problem
+from prorl_service.tokens.formats.base import Reply as Reply
+from prorl_service.tokens.formats.base import ReplyFormat as ReplyFormat
+from prorl_service.tokens.formats.base import ToolCall as ToolCall
+from prorl_service.tokens.formats.base import ToolSchema as ToolSchema
 from prorl_service.tokens.formats.delimited import DEEPSEEK_V3, DEEPSEEK_V31, KIMI
 from prorl_service.tokens.formats.gemma import GEMMA
 from prorl_service.tokens.formats.harmony import HARMONY
-from prorl_service.tokens.formats.hermes import HERMES
+from prorl_service.tokens.formats.hermes import HERMES as HERMES
 from prorl_service.tokens.formats.llama import LLAMA
 from prorl_service.tokens.formats.mistral import MISTRAL
-from prorl_service.tokens.formats.plain import PLAIN
+from prorl_service.tokens.formats.plain import PLAIN as PLAIN
 from prorl_service.tokens.formats.xml import GLM, MINIMAX, QWEN_CODER
-
-__all__ = [
-    "BY_NAME",
-    "HERMES",
-    "PLAIN",
-    "BrokenCall",
-    "Problem",
-    "Reply",
-    "ReplyFormat",
-    "ToolCall",
-    "ToolSchema",
-    "candidates",
-    "named",
-]
 
 _PRINTED: list[tuple[str, ReplyFormat]] = [
     ("<arg_key>", GLM),

@@ -1,4 +1,4 @@
-"""No test passes without an assertion: a look at the syntax of all tests, which runs none of them."""
+"""No test passes without an assertion: by the syntax of all tests, none of which is run."""
 
 import ast
 from collections.abc import Iterator
@@ -47,7 +47,21 @@ def _name(node: ast.AST) -> str:
     return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
-def test_every_test_asserts_in_each_branch() -> None:
+def returns_early(body: list[ast.stmt], asserting: set[str]) -> bool:
+    """Returns whether statements may return before they assert."""
+    for number, one in enumerate(body):
+        if asserts(body[:number], asserting):
+            return False
+        inner = [one.body for one in getattr(one, "handlers", [])]
+        inner += [getattr(one, name, []) for name in ("body", "orelse")]
+        if isinstance(one, Function | ast.ClassDef):
+            continue
+        if isinstance(one, ast.Return) or any(returns_early(part, asserting) for part in inner):
+            return True
+    return False
+
+
+def test_no_test_passes_without_an_assertion() -> None:
     known, asserting = list(functions()), {*OF_LIBRARIES}
     before = 0
     while len(asserting) > before:  # helpers call helpers
@@ -56,16 +70,7 @@ def test_every_test_asserts_in_each_branch() -> None:
     without = [
         f"{file}::{one.name}"
         for file, one in known
-        if one.name.startswith("test_") and not asserts(one.body, asserting)
+        if one.name.startswith("test_")
+        and (returns_early(one.body, asserting) or not asserts(one.body, asserting))
     ]
     assert without == []
-
-
-def test_no_test_returns_before_its_assertions() -> None:
-    returning = [
-        f"{file}::{one.name}"
-        for file, one in functions()
-        if one.name.startswith("test_")
-        and any(isinstance(node, ast.Return) and node.value is None for node in ast.walk(one))
-    ]
-    assert returning == []

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bench.rewards.hostile import HOSTILE_ANSWERS, HostileAnswer
@@ -68,9 +68,9 @@ def test_the_answer_is_the_content_of_the_last_box(text: str, content: str | Non
 
 @given(st.text(alphabet="\\{}boxed 1", max_size=60), st.text(alphabet="abc \\{}", max_size=20))
 def test_text_before_the_last_box_does_not_count(before: str, content: str) -> None:
-    balanced = boxed(f"\\boxed{{{content}}}") == content and not content.endswith("\\")
-    if balanced and not before.endswith("\\"):
-        assert boxed(f"{before}\\boxed{{{content}}}") in (content, boxed(before + content))
+    assume(boxed(f"\\boxed{{{content}}}") == content)
+    assume(not content.endswith("\\") and not before.endswith("\\"))
+    assert boxed(f"{before}\\boxed{{{content}}}") in (content, boxed(before + content))
 
 
 READ_TWICE = """

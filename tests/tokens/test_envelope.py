@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jinja2 import Template, TemplateError
 
@@ -18,8 +18,11 @@ from prorl_service.tokens.template_cache import learn
 TEMPLATES = Path(str(resources.files("trl").joinpath("chat_templates")))
 FOR_TRAINING = re.compile(r"{%-? *generation")
 """A tag that only transformers' own Jinja knows."""
+OTHER_FIELDS = {"llama3", "llava_next"}
+"""Templates that need other fields of messages than these tests have."""
 NAMES = sorted(
-    path.stem for path in TEMPLATES.glob("*.jinja") if not FOR_TRAINING.search(path.read_text())
+    {path.stem for path in TEMPLATES.glob("*.jinja") if not FOR_TRAINING.search(path.read_text())}
+    - OTHER_FIELDS
 )
 WORDS = ["<tool_response>", "</tool_response>", "<think>", "</think>", "```", "null", "{}", "[1]"]
 texts = st.one_of(
@@ -64,7 +67,7 @@ def test_a_learned_envelope_equals_what_the_template_renders(
         rendered = render(contents)
         envelope = learn(render, len(contents))
     except TemplateError:  # it needs other fields, or lacks the role
-        return
+        assume(False)
     assert envelope is None or envelope.around(contents) == rendered
 
 

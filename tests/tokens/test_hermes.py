@@ -44,8 +44,8 @@ def test_parallel_calls_are_read_back_in_order(calls: list[tuple[str, dict[str, 
 @pytest.mark.slow
 @given(st.text())
 def test_no_text_makes_the_parser_raise(text: str) -> None:
-    HERMES.parse(text)
-    HERMES.parse(f"<tool_call>{text}</tool_call>")
+    assert isinstance(HERMES.parse(text), Reply)
+    assert isinstance(HERMES.parse(f"<tool_call>{text}</tool_call>"), Reply)
 
 
 @pytest.mark.parametrize(

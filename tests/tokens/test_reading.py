@@ -56,7 +56,9 @@ IN_PART = {
 """Families whose templates do not tell everything there is in a conversation, tools as JSON
 included; and how many of the prompts the template refuses, and how many are not read."""
 WHOLE = [family for family in FAMILIES if family.name not in IN_PART]
-PROMPTS = list(product(CONVERSATIONS, ([], TOOLS), (None, False)))
+PROMPTS: list[tuple[str, list[Any], bool | None]] = list(
+    product(CONVERSATIONS, ([], TOOLS), (None, False))
+)
 
 
 def messages(said: list[ReadMessage]) -> list[Message]:
@@ -79,7 +81,8 @@ def test_a_conversation_is_read_in_full(
 def test_what_is_read_in_part_renders_to_the_very_prompt(name: str) -> None:
     chat = chat_of(next(one for one in FAMILIES if one.name == name))
     refused = unread = 0
-    for said, (tools, thinking) in ((CONVERSATIONS[one], rest) for one, *rest in PROMPTS):
+    for kind, tools, thinking in PROMPTS:
+        said = CONVERSATIONS[kind]
         try:
             prompt_ids = chat.prompt_ids(messages(said), tools=tools, thinking=thinking)
         except InvalidRequest:

@@ -35,10 +35,10 @@ def test_a_refused_option_lists_its_allowed_values(
 
 
 def test_allowed_values_are_accepted(idle_url: str) -> None:
-    ProRLRollout(idle_url, overlong="keep", dynamic_sampling=True)
     punishment = SoftPunishment(8, 4)
-    ProRLRollout(idle_url, overlong=punishment, dynamic_sampling=SamplerSpec(), token=None)
-    ProRLRollout(idle_url, limits=Limits(max_turns=3), deadline_s=20, observe=print)
+    assert ProRLRollout(idle_url, overlong="keep", dynamic_sampling=True)
+    assert ProRLRollout(idle_url, overlong=punishment, dynamic_sampling=SamplerSpec(), token=None)
+    assert ProRLRollout(idle_url, limits=Limits(max_turns=3), deadline_s=20, observe=print)
 
 
 @pytest.mark.parametrize(

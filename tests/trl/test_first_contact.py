@@ -75,7 +75,7 @@ def test_only_the_main_process_has_to_reach_the_service(monkeypatch: pytest.Monk
 
 
 def test_a_replay_needs_no_service(tmp_path: Path) -> None:
-    ProRLRollout(NOBODY, replay=tmp_path)
+    assert ProRLRollout(NOBODY, replay=tmp_path)
 
 
 def test_an_error_in_training_is_told_once_with_its_hint(policy: Path, tmp_path: Path) -> None:

@@ -215,6 +215,9 @@ def test_agent_loops_of_verl_in_the_data_are_refused(tmp_path: Path) -> None:
 def test_a_smaller_engine_limit_or_more_gpus_make_room_for_a_rollout(
     changes: dict[str, Any],
 ) -> None:
+    dynamic = config(actor_rollout_ref__actor__use_dynamic_bsz=True)
+    with pytest.raises(BadConfiguration, match="ppo_max_token_len_per_gpu=64"):
+        check_configuration(dynamic, settings_of(dynamic))
     fits = config(actor_rollout_ref__actor__use_dynamic_bsz=True, **changes)
     check_configuration(fits, settings_of(fits))
 

@@ -9,7 +9,7 @@ import httpx
 
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
-from prorl_service.net.keepalive import NOTICE_VANISHED
+from prorl_service.net.sockets import NOTICE_VANISHED
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 
 Wire = Literal["packed", "json"]

@@ -14,10 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from prorl_service.gateway.bodies import read
 from prorl_service.gateway.calls import CallReply, Refused
 from prorl_service.gateway.dialects import DIALECTS, Dialect, call_of
-from prorl_service.gateway.limits import LIMITS, BodyRoom, DoorLimits, OpenCalls
+from prorl_service.gateway.limits import LIMITS, BodyRoom, DoorLimits, OpenCalls, read_body
 from prorl_service.gateway.refusals import error_response
 from prorl_service.gateway.rollout import RolloutGateway
 
@@ -86,7 +85,7 @@ class _Api:
     async def _count(self, request: Request, room: BodyRoom) -> Response:
         dialect = DIALECTS["/messages"]
         try:
-            _, body = await read(request, room)
+            _, body = await read_body(request, room)
             tokens = await self._gateway.count_tokens(call_of(dialect, {"max_tokens": 1, **body}))
         except Refused as refusal:
             return JSONResponse(dialect.error(refusal), refusal.status)
@@ -96,7 +95,7 @@ class _Api:
 
     async def _call(self, request: Request, room: BodyRoom, dialect: Dialect) -> Response:
         try:
-            raw, body = await read(request, room)
+            raw, body = await read_body(request, room)
             call = replace(
                 call_of(dialect, body),
                 is_subagent=any(name in request.headers for name in SUBAGENT_HEADERS),

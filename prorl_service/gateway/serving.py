@@ -11,8 +11,8 @@ from uvicorn.server import ServerState
 
 from prorl_service.gateway.connections import ProgramConnections
 from prorl_service.gateway.limits import LIMITS, DoorLimits
-from prorl_service.net.accepting import Acceptor
 from prorl_service.net.connections import BoundedConnection, Bounds
+from prorl_service.net.sockets import Acceptor
 
 KEEP_OPEN_S = 3600
 """Seconds that an idle connection stays open; a harness may run one command for long."""

@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from prorl_service import __version__
 from prorl_service.errors import Overloaded
 from prorl_service.net.connections import Bounds, bounded
-from prorl_service.net.listen import listener
+from prorl_service.net.sockets import listener
 from prorl_service.schemas import RolloutState
 from prorl_service.server.app import create_app
 from prorl_service.server.errors import error_response

@@ -17,7 +17,6 @@ from prorl_service.errors import ProRLError, problems_of
 from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.credentials import state_directory, take_key
-from prorl_service.net.urls import is_base_url
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
@@ -27,11 +26,9 @@ from prorl_service.sandbox.egress.policy import WEB_PORTS, Rules
 from prorl_service.schemas import BackendSpec
 from prorl_service.server.auth import take_token
 from prorl_service.shelf.policy import ShelfOptions
-from prorl_service.tools.mcp.spec import McpSpec, take_specs
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
-from prorl_service.tools.nemo_gym.spec import NemoGymSpec
 from prorl_service.tools.openenv.servers import OpenEnvServers
-from prorl_service.tools.openenv.spec import OpenEnvSpec
+from prorl_service.tools.spec import McpSpec, NemoGymSpec, OpenEnvSpec, is_base_url
 from prorl_service.utils.runs import new_run
 
 TRACES_PATH = "/v1/traces"
@@ -181,7 +178,7 @@ class McpOptions:
 
     def specs(self) -> tuple[McpSpec, ...]:
         """Returns the servers. Takes their keys out of the environment. Raises `ProRLError`."""
-        return take_specs(self.mcp, self.mcp_tools)
+        return McpSpec.take_with_tools(self.mcp, self.mcp_tools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from prorl_service.testing import Reply, call, play
 from prorl_service.testing.trial import rollouts
 from prorl_service.tools.openenv.episode import Episode
 from prorl_service.tools.openenv.servers import OpenEnvServers
-from prorl_service.tools.openenv.spec import OpenEnvSpec
+from prorl_service.tools.spec import OpenEnvSpec
 from prorl_service.utils.budget import WorkClock
 from tests.openenv.playing import group, guesses, outputs, played, served, settings
 from tests.openenv.processes import (

@@ -18,7 +18,7 @@ from prorl_service.testing.scripted_engine import CONTEXT_TOKENS
 from prorl_service.testing.trial import rollouts
 from prorl_service.tools.openenv import protocol
 from prorl_service.tools.openenv.servers import OpenEnvServers
-from prorl_service.tools.openenv.spec import OpenEnvSpec
+from prorl_service.tools.spec import OpenEnvSpec
 from prorl_service.utils.budget import WorkClock
 from tests.openenv.playing import group, guesses, outputs, played, served, settings
 from tests.openenv.processes import guess_server, needs_openenv
@@ -234,7 +234,7 @@ async def test_a_refused_reset_is_the_tasks_fault() -> None:
 async def test_a_server_gets_its_key_on_every_route() -> None:
     pretender = Pretender(_message("observation", START))
     async with pretender.served() as url:
-        spec = OpenEnvSpec("it", url, "the-key")
+        spec = OpenEnvSpec("it", url, key="the-key")
         async with (
             OpenEnvServers([spec]) as servers,
             servers["it"].session({}, clock=WorkClock(), timeout_s=10),

@@ -18,7 +18,7 @@ from prorl_service.schemas import Limits, Message, Rollout, Sampling, Task
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tools.base import function_schema
 from prorl_service.tools.openenv.servers import OpenEnvServers, Wanted
-from prorl_service.tools.openenv.spec import OpenEnvSpec
+from prorl_service.tools.spec import OpenEnvSpec
 from prorl_trl import ProRLRollout, with_task
 from recipes.common.training.imitation import Imitation, Transcript, tool_call, warm_started
 from tests.openenv.processes import Server, echo_server, needs_openenv, ors_server

@@ -8,7 +8,7 @@ import pytest
 
 from prorl_service.testing import FakeSandbox
 from prorl_service.tools.mcp.servers import McpServers
-from prorl_service.tools.mcp.spec import McpSpec
+from prorl_service.tools.spec import McpSpec
 from recipes.math_code.corpus import Corpus, Document, read_documents, snippet
 from recipes.math_code.corpus_server import PAGE
 

@@ -35,7 +35,7 @@ from prorl_service.server.settings import (
     TraceOptions,
 )
 from prorl_service.shelf.policy import ShelfOptions
-from prorl_service.tools.mcp.spec import McpSpec
+from prorl_service.tools.spec import McpSpec
 
 
 class Server(uvicorn.Server):
@@ -107,7 +107,7 @@ class Settings:
 
     def _mcp(self) -> McpOptions:
         return McpOptions(
-            mcp=tuple(f"{spec.name}={spec.target}" for spec in self.mcp),
+            mcp=tuple(f"{spec.name}={spec.url}" for spec in self.mcp),
             mcp_tools=tuple(f"{one.name}={','.join(one.tools)}" for one in self.mcp if one.tools),
         )
 

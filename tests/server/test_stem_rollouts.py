@@ -27,8 +27,8 @@ from prorl_service.schemas import (
 )
 from prorl_service.testing import StubEngine, StubJudge
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tools.mcp.spec import McpSpec
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
+from prorl_service.tools.spec import McpSpec
 from tests.server.application import Settings, finished, serving
 from tests.tools.mcp_processes import COMMAND
 

@@ -12,8 +12,7 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.net.connections import Bounds
-from prorl_service.net.keepalive import NOTICE_VANISHED
-from prorl_service.net.listen import listener
+from prorl_service.net.sockets import NOTICE_VANISHED, listener
 from prorl_service.schemas import BackendSpec, RolloutState
 from prorl_service.server.run import http_config
 from prorl_service.testing import StubEngine

@@ -53,7 +53,7 @@ def renderer(template: Template, role: str, thinking: bool | None = None) -> Ren
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=20)
+@settings(max_examples=20, suppress_health_check=[*HealthCheck])
 @given(
     role=st.sampled_from(["tool", "user"]),
     contents=st.lists(texts, min_size=1, max_size=3),

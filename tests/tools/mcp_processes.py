@@ -15,7 +15,7 @@ from prorl_service.local import free_port
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.testing import FakeSandbox
 from prorl_service.tools.mcp.servers import McpServers
-from prorl_service.tools.mcp.spec import McpSpec
+from prorl_service.tools.spec import McpSpec
 
 Transport = Literal["stdio", "http"]
 COMMAND = f"{sys.executable} -m tests.tools.mcp_server"

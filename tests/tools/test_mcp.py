@@ -12,9 +12,9 @@ from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.tools.base import Tool, function_schema
 from prorl_service.tools.mcp import servers
 from prorl_service.tools.mcp.servers import McpServers
-from prorl_service.tools.mcp.spec import McpSpec
 from prorl_service.tools.mcp.tool import McpTool
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
+from prorl_service.tools.spec import McpSpec
 from prorl_service.utils.tasks import TaskOwner
 from tests.tools.mcp_processes import COMMAND, Transport, misbehaving
 

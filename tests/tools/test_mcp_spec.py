@@ -1,18 +1,20 @@
 import pytest
 
 from prorl_service.errors import ProRLError
-from prorl_service.tools.mcp.spec import McpSpec, take_specs
+from prorl_service.tools.spec import McpSpec
 
 
 def test_a_spec_is_a_url_or_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRORL_MCP_KEY_WEB", "the-key")
     servers = ["web=https://host/mcp?a=b", "corpus=sh -c 'cat a=b'"]
-    web, corpus = take_specs(servers, ["corpus=search, fetch"])
-    assert (web.name, web.target, web.tools) == ("web", "https://host/mcp?a=b", ())
+    web, corpus = McpSpec.take_with_tools(servers, ["corpus=search, fetch"])
+    assert (web.name, web.url, web.tools) == ("web", "https://host/mcp?a=b", ())
     assert (web.is_url, web.key) == (True, "the-key")
     assert (corpus.is_url, corpus.key, corpus.tools) == (False, None, ("search", "fetch"))
     assert corpus.command == ["sh", "-c", "cat a=b"]
-    assert take_specs(servers, [])[0].key is None  # the key was removed from the environment
+    assert (
+        McpSpec.take_with_tools(servers, [])[0].key is None
+    )  # the key was removed from the environment
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def test_malformed_servers_and_tools_are_refused(
     servers: list[str], tools: list[str], problem: str
 ) -> None:
     with pytest.raises(ProRLError, match=problem):
-        take_specs(servers, tools)
+        McpSpec.take_with_tools(servers, tools)
 
 
 def test_no_secret_is_shown() -> None:

@@ -18,8 +18,8 @@ from prorl_service.schemas import Blame
 from prorl_service.tools.nemo_gym import servers
 from prorl_service.tools.nemo_gym.failures import SessionLost, ToolServerAway
 from prorl_service.tools.nemo_gym.servers import NemoGymServer, NemoGymServers
-from prorl_service.tools.nemo_gym.spec import NemoGymSpec
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
+from prorl_service.tools.spec import NemoGymSpec
 from tests.tools.gym_stub import StubGym, drops, gives, hangs
 
 ROW: dict[str, Any] = {"responses_create_params": {"input": "Hi"}, "expected": 3}
@@ -34,7 +34,7 @@ async def gym() -> AsyncIterator[StubGym]:
 
 @pytest.fixture
 async def server(gym: StubGym) -> AsyncIterator[NemoGymServer]:
-    async with NemoGymServers([NemoGymSpec("gym", gym.url, "secret")]) as named:
+    async with NemoGymServers([NemoGymSpec("gym", gym.url, key="secret")]) as named:
         yield named["gym"]
 
 
@@ -67,7 +67,7 @@ async def test_a_cookie_that_a_tool_renews_is_sent_from_then_on(
 async def test_the_key_is_sent_and_never_shown(gym: StubGym, server: NemoGymServer) -> None:
     await server.seed(ROW, timeout_s=LONG_S)
     assert gym.headers[0]["Authorization"] == "Bearer secret"
-    assert "secret" not in repr(NemoGymSpec("gym", gym.url, "secret"))
+    assert "secret" not in repr(NemoGymSpec("gym", gym.url, key="secret"))
 
 
 # --- seed ---------------------------------------------------------------------------------------

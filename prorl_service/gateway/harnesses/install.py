@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prorl_service.errors import InvalidRequest, ProRLError
-from prorl_service.gateway.harnesses import making, preset, store, trees
+from prorl_service.gateway.harnesses import preset, store, trees
 from prorl_service.gateway.harnesses.preset import Install
 from prorl_service.gateway.harnesses.store import Installed, Package, Record
 from prorl_service.sandbox import programs
@@ -48,7 +48,7 @@ def install(wanted: str, say: Say) -> Installed:
 def install_packages(name: str, packages: Install, say: Say) -> Installed:
     """Like `install`, but with any packages: they become the tree NAME@VERSION."""
     at = programs.directory() / f"{name}@{packages.version}"
-    making.sweep(at.parent)
+    trees.sweep(at.parent)
     if store.is_installed(at):
         say(f"{at.name} is already installed")
     else:
@@ -69,13 +69,13 @@ def verify(one: Installed) -> list[str]:
 
 def remove(one: Installed) -> None:
     """Removes a tree. Rollouts that are running it fail."""
-    with making.directory(one.path.parent) as gone:
+    with trees.making(one.path.parent) as gone:
         one.path.rename(gone / one.path.name)
 
 
 def _make(name: str, packages: Install, at: Path, say: Say) -> None:
     began = time.monotonic()
-    with making.directory(at.parent) as tree:
+    with trees.making(at.parent) as tree:
         found = _packages(tree, at.name, packages, say)
         for path in packages.needless:
             shutil.rmtree(tree / path, ignore_errors=True)
@@ -92,7 +92,7 @@ def _make(name: str, packages: Install, at: Path, say: Say) -> None:
             size_mb=trees.size_mb(tree),
         )
         store.write(tree, record)
-        making.put(tree, at)
+        trees.put(tree, at)
     took = time.monotonic() - began
     say(f"{at.name}: {len(found)} packages, {record.size_mb} MB, {took:.0f} s")
 

@@ -16,7 +16,7 @@ from prorl_service.inference.engine.batcher import Batcher
 from prorl_service.inference.engine.model import PackedModel
 from prorl_service.inference.engine.weights import Served
 from prorl_service.net.credentials import is_loopback
-from prorl_service.net.listen import listener
+from prorl_service.net.sockets import listener
 
 log = logging.getLogger(__name__)
 

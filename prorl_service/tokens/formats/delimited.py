@@ -1,10 +1,9 @@
 """Formats with a name and a JSON object between special tokens: DeepSeek V3, V3.1, Kimi K2."""
 
 import re
-from collections.abc import Callable
 
-from prorl_service.tokens.formats.base import Malformed, ToolCall, Types
-from prorl_service.tokens.formats.tagged import Tagged
+from prorl_service.tokens.formats.base import ToolCall, Types
+from prorl_service.tokens.formats.tagged import Read, Tagged, consecutive
 from prorl_service.tokens.formats.values import read_object
 
 _ANY = r"((?:(?!{})[\s\S])*+)"
@@ -24,43 +23,20 @@ _KIMI = re.compile(
 )
 
 
-def _reader(
-    call: str, form: str, one: Callable[[str], ToolCall | None]
-) -> Callable[[str, Types], list[ToolCall]]:
-    """Returns a reader of consecutive calls. `one`: reads the inside of a call, or returns None."""
-    calls = re.compile(rf"\s*+{call}\s*+")
+def _reader(call: str, inside: re.Pattern[str], form: str) -> Read:
+    """Returns a reader of consecutive calls. `inside`: name and arguments of one."""
 
-    def read(body: str, _: Types) -> list[ToolCall]:
-        found: list[ToolCall] = []
-        end = 0
-        while end < len(body) or not found:
-            match = calls.match(body, end)
-            read_one = match and one(match[1])
-            if not match or not read_one:
-                raise Malformed(f"the tool call must be written as {form}", end)
-            found.append(read_one)
-            end = match.end()
-        return found
+    def one(found: re.Match[str], _: Types) -> ToolCall | None:
+        match = inside.fullmatch(found[1].strip())
+        return match and ToolCall(match[1].strip(), read_object(match[2], "arguments"), _id(match))
 
-    return read
+    return consecutive(rf"\s*+{call}\s*+", form, one)
 
 
-def _deepseek_v3(text: str) -> ToolCall | None:
-    match = _DEEPSEEK_V3.fullmatch(text.strip())
-    return match and ToolCall(match[1].strip(), read_object(match[2], "arguments"))
-
-
-def _deepseek_v31(text: str) -> ToolCall | None:
-    match = _DEEPSEEK_V31.fullmatch(text.strip())
-    return match and ToolCall(match[1].strip(), read_object(match[2], "arguments"))
-
-
-def _kimi(text: str) -> ToolCall | None:
-    match = _KIMI.fullmatch(text)
-    if match is None:
-        return None
-    id_ = text.partition("<|tool_call_argument_begin|>")[0].strip()
-    return ToolCall(match[1], read_object(match[2], "arguments"), id_)
+def _id(match: re.Match[str]) -> str | None:
+    """Returns Kimi's id of a call, which stands before the arguments."""
+    before, mark, _ = match[0].partition("<|tool_call_argument_begin|>")
+    return before.strip() if mark else None
 
 
 DEEPSEEK_V3 = Tagged(
@@ -68,9 +44,9 @@ DEEPSEEK_V3 = Tagged(
     ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     _reader(
         _DEEPSEEK_CALL,
+        _DEEPSEEK_V3,
         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME, a line ```json, the arguments, a line "
         "```, and <｜tool▁call▁end｜>",
-        _deepseek_v3,
     ),
     stray="<｜tool▁call▁begin｜>",
 )
@@ -79,8 +55,8 @@ DEEPSEEK_V31 = Tagged(
     DEEPSEEK_V3.tags,
     _reader(
         _DEEPSEEK_CALL,
+        _DEEPSEEK_V31,
         "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>",
-        _deepseek_v31,
     ),
     stray="<｜tool▁call▁begin｜>",
 )
@@ -89,8 +65,8 @@ KIMI = Tagged(
     ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     _reader(
         _KIMI_CALL,
+        _KIMI,
         "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
-        _kimi,
     ),
     stray=r"<\|tool_call_begin\|>",
 )

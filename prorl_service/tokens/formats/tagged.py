@@ -18,11 +18,11 @@ from prorl_service.tokens.formats.base import (
     Types,
     types_of,
 )
-from prorl_service.tokens.formats.broken import broken_call
 
 THINK = ("<think>", "</think>")
 
 Range = tuple[int, int]
+Read = Callable[[str, Types], list[ToolCall]]
 
 _MASK = "\0"
 """Character that replaces reasoning, so that the rest keeps its place."""
@@ -33,7 +33,7 @@ class Tagged:
     name: str
     tags: tuple[str, str]
     """Tags around calls."""
-    read: Callable[[str, Types], list[ToolCall]]
+    read: Read
     """Reader of the calls between a pair of tags. Raises `Malformed`."""
     body: str | None = None
     """Linear regular expression for the text between the tags of a well-formed call, if its format
@@ -155,3 +155,54 @@ class Tagged:
                     message = f"a tool call must stand between {self.tags[0]} and {self.tags[1]}"
                 return Problem(message, tag.start(), tag.end())
         return None
+
+
+_NAMES = (
+    re.compile(r'"name"\s*+:\s*+"([^"\\\n]++)"'),
+    re.compile(r"<function=([^>\n]++)>"),
+    re.compile(r'<invoke name="([^"\n]++)">'),
+)
+_ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*+:\s*+')
+
+
+def consecutive(
+    pattern: str, form: str, one: Callable[[re.Match[str], Types], ToolCall | None]
+) -> Read:
+    """Returns a reader of one or more calls in a row. `one`: reads a match of `pattern`, or returns
+    None; `form` shows how a call is written."""
+    calls = re.compile(pattern)
+
+    def read(body: str, types: Types) -> list[ToolCall]:
+        found: list[ToolCall] = []
+        end = 0
+        while end < len(body) or not found:
+            match = calls.match(body, end)
+            call = match and one(match, types)
+            if not match or not call:
+                raise Malformed(f"the tool call must be written as {form}", end)
+            found.append(call)
+            end = match.end()
+        return found
+
+    return read
+
+
+def broken_call(body: str, tags: tuple[str, str]) -> BrokenCall | None:
+    """Returns what can be told of the text of a call between its tags; None if no tool is named."""
+    for pattern in _NAMES:
+        if (name := pattern.search(body)) is not None:
+            break
+    else:
+        return None
+    arguments = body[name.end() :]
+    if pattern is _NAMES[0]:
+        arguments = _json_arguments(body)
+    return BrokenCall(name[1].strip(), arguments.strip(), body.join(tags))
+
+
+def _json_arguments(body: str) -> str:
+    """Returns the text after the arguments' key, without the brace that closes the call."""
+    key = _ARGUMENTS.search(body)
+    if key is None:
+        return ""
+    return body[key.end() :].rstrip().removesuffix("}")

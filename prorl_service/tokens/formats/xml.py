@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from prorl_service.tokens.formats.base import Malformed, ToolCall, Types
-from prorl_service.tokens.formats.tagged import Tagged
+from prorl_service.tokens.formats.tagged import Read, Tagged, consecutive
 from prorl_service.tokens.formats.values import typed
 
 _QWEN_ARGUMENT = r"<parameter=([^>\n]++)>((?:(?!</parameter>)[\s\S])*+)</parameter>\s*+"
@@ -23,30 +23,21 @@ _GLM = rf"\s*+([^\s<][^<\n]*+)\s*+((?:{_GLM_ARGUMENT})*+)"
 _MINIMAX = rf'\s*+<invoke name="([^"]++)">\s*+((?:{_MINIMAX_ARGUMENT})*+)</invoke>\s*+'
 
 
-def _reader(
-    call: str, argument: str, form: str, unwrap: Callable[[str], str] = str
-) -> Callable[[str, Types], list[ToolCall]]:
-    """Returns a reader of one or more consecutive calls. `form` shows how a call is written."""
-    calls, arguments = re.compile(call), re.compile(argument)
+def _reader(call: str, argument: str, form: str, unwrap: Callable[[str], str] = str) -> Read:
+    """Returns a reader of consecutive calls. `form` shows how a call is written."""
+    arguments = re.compile(argument)
 
-    def read(body: str, types: Types) -> list[ToolCall]:
-        found: list[ToolCall] = []
-        end = 0
-        while end < len(body) or not found:
-            match = calls.match(body, end)
-            if match is None:
-                raise Malformed(f"the tool call must be written as {form}", end)
-            name, end = match[1].strip(), match.end()
-            schemas = types.get(name, {})
-            values: dict[str, object] = {}
-            for key, value in arguments.findall(match[2]):
-                if key.strip() in values:
-                    raise Malformed(f"the tool call has the argument {key.strip()!r} twice")
-                values[key.strip()] = typed(unwrap(value), schemas.get(key.strip()))
-            found.append(ToolCall(name, values))
-        return found
+    def one(match: re.Match[str], types: Types) -> ToolCall:
+        name = match[1].strip()
+        schemas = types.get(name, {})
+        values: dict[str, object] = {}
+        for key, value in arguments.findall(match[2]):
+            if key.strip() in values:
+                raise Malformed(f"the tool call has the argument {key.strip()!r} twice")
+            values[key.strip()] = typed(unwrap(value), schemas.get(key.strip()))
+        return ToolCall(name, values)
 
-    return read
+    return consecutive(call, form, one)
 
 
 def _without_newlines(value: str) -> str:

@@ -17,7 +17,6 @@ from pydantic import JsonValue
 
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.sandbox.base import ToolResult
-from prorl_service.tools.mcp.spec import McpSpec
 from prorl_service.tools.mcp.stdio import stdio_transport
 from prorl_service.tools.mcp.tool import (
     MAX_ANSWER_BYTES,
@@ -28,6 +27,7 @@ from prorl_service.tools.mcp.tool import (
     to_result,
 )
 from prorl_service.tools.remote import clipped
+from prorl_service.tools.spec import McpSpec
 from prorl_service.utils.tasks import TaskOwner
 
 if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
@@ -206,7 +206,7 @@ def _transport(spec: McpSpec, on_end: Callable[[], None]) -> "Transport":
         return stdio_transport(spec.command, max_answer_bytes=limit, on_end=on_end)
     from prorl_service.tools.mcp.http import http_transport
 
-    return http_transport(spec.target, spec.key, max_answer_bytes=limit)
+    return http_transport(spec.url, spec.key, max_answer_bytes=limit)
 
 
 def _allowed(spec: McpSpec, listed: list["mcp_types.Tool"]) -> list["mcp_types.Tool"]:

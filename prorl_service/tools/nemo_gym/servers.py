@@ -23,8 +23,8 @@ from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.tools.nemo_gym import failures
 from prorl_service.tools.nemo_gym.failures import FailureStage, SessionLost, ToolServerAway
 from prorl_service.tools.nemo_gym.outages import CONNECT_TIMEOUT_S, Outages
-from prorl_service.tools.nemo_gym.spec import NemoGymSpec
 from prorl_service.tools.remote import any_arguments, clipped
+from prorl_service.tools.spec import NemoGymSpec
 from prorl_service.utils.tasks import TaskOwner
 
 KEEP_ALIVE_S = 4.0

@@ -25,7 +25,7 @@ from prorl_service.tools.openenv.protocol import (
     Observation,
     Refused,
 )
-from prorl_service.tools.openenv.spec import OpenEnvSpec
+from prorl_service.tools.spec import OpenEnvSpec
 from prorl_service.utils.budget import WorkClock
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from prorl_service.errors import ToolServerError, problems_of
 from prorl_service.tools.openenv import protocol
 from prorl_service.tools.openenv.protocol import INVALID, Away, Observation, Refused
-from prorl_service.tools.openenv.spec import OpenEnvSpec
+from prorl_service.tools.spec import OpenEnvSpec
 
 PING_INTERVAL_S = 20.0
 """Seconds between pings, which keep connections open while the policy samples."""

@@ -9,6 +9,7 @@ from prorl_service.testing import FakeSandbox
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.registry import tools_named
+from tests.sandbox.sandboxes import running
 
 
 def sandbox(calls: list[Any]) -> FakeSandbox:
@@ -74,3 +75,22 @@ async def test_submit_ends_the_rollout_without_the_sandbox() -> None:
     refused = Toolset([SUBMIT], sandbox(calls), timeout_s=1)
     await refused.call(ToolCall("submit", {"answer": 42}))
     assert not refused.ended_rollout
+
+
+def test_the_schema_has_code_and_restart() -> None:
+    parameters = function_schema(IPYTHON)["function"]["parameters"]
+    assert parameters["required"] == ["code"]
+    assert set(parameters["properties"]) == {"code", "restart"}
+
+
+@pytest.mark.processes
+async def test_a_model_can_call_ipython() -> None:
+    async with running("process") as sandbox:
+        tools = Toolset([IPYTHON], sandbox, timeout_s=30)
+        await tools.call(ToolCall("ipython", {"code": "x = 41"}))
+        record = await tools.call(ToolCall("ipython", {"code": "x + 1"}))
+        assert (record.output, record.is_error) == ("42", False)
+        record = await tools.call(ToolCall("ipython", {"code": "'x' in dir()", "restart": True}))
+        assert record.output == "False"
+        record = await tools.call(ToolCall("ipython", {"kode": "1"}))
+        assert record.is_error

@@ -127,9 +127,9 @@ async def test_text_that_cannot_be_sent_is_an_invalid_action(echo: Server) -> No
         context = servers["echo"].session({}, clock=WorkClock(), timeout_s=60)
         async with context as (session, _):
             episode = Episode(session)
-            half = await episode.step({"message": "\ud800"}, 60)
+            half = await episode.call("step", {"message": "\ud800"}, timeout_s=60)
             assert half.output == "Invalid action: its text has half of a surrogate pair"
-            assert not (await episode.step({"message": "ok"}, 60)).is_error
+            assert not (await episode.call("step", {"message": "ok"}, timeout_s=60)).is_error
     assert episode.rewards == [pytest.approx(0.2)]
 
 

@@ -12,7 +12,7 @@ from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.tools.base import Tool, function_schema
 from prorl_service.tools.mcp import servers
 from prorl_service.tools.mcp.servers import McpServers
-from prorl_service.tools.mcp.tool import McpTool
+from prorl_service.tools.mcp.tool import tool_of
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
 from prorl_service.tools.spec import McpSpec
 from prorl_service.utils.tasks import TaskOwner
@@ -49,7 +49,7 @@ async def test_tools_are_offered_as_the_server_describes_them(
 def test_a_schema_may_allow_anything() -> None:
     schema = {"type": "object", "properties": {"anything": True, "text": {"title": "Text"}}}
     server = servers.McpServer(McpSpec("mis", "true"), TaskOwner())
-    tool = McpTool(server, mcp_types.Tool(name="any", input_schema=schema))
+    tool = tool_of(server, mcp_types.Tool(name="any", input_schema=schema))
     parameters = function_schema(tool)["function"]["parameters"]
     assert parameters["properties"] == {"anything": True, "text": {}}
 

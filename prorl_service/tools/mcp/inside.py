@@ -18,11 +18,11 @@ from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.tools.mcp.stdio import lines_transport
 from prorl_service.tools.mcp.tool import (
     MAX_ANSWER_BYTES,
-    McpTool,
     be_quiet,
     cause,
     list_tools,
     to_result,
+    tool_of,
 )
 from prorl_service.tools.remote import clipped
 
@@ -46,19 +46,19 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 class ServerInside:
     def __init__(self, client: "mcp.Client", listed: "Sequence[mcp_types.Tool]") -> None:
-        self.tools = [McpTool(self, tool) for tool in listed]
+        self.tools = [tool_of(self, tool) for tool in listed]
         self._client = client
 
     async def call(
-        self, tool: McpTool, arguments: dict[str, JsonValue], *, timeout_s: float
+        self, name: str, arguments: dict[str, JsonValue], *, timeout_s: float
     ) -> ToolResult:
         try:
             async with asyncio.timeout(timeout_s):
-                return to_result(await self._client.call_tool(tool.name, arguments))
+                return to_result(await self._client.call_tool(name, arguments))
         except TimeoutError:
             return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
         except Exception as error:  # from the server, the connection or the answer
-            return ToolResult(clipped(f"{tool.name} failed: {cause(error)}"), is_error=True)
+            return ToolResult(clipped(f"{name} failed: {cause(error)}"), is_error=True)
 
 
 @asynccontextmanager

@@ -20,13 +20,13 @@ from prorl_service.sandbox.base import ToolResult
 from prorl_service.tools.mcp.stdio import stdio_transport
 from prorl_service.tools.mcp.tool import (
     MAX_ANSWER_BYTES,
-    McpTool,
     be_quiet,
     cause,
     list_tools,
     to_result,
+    tool_of,
 )
-from prorl_service.tools.remote import clipped
+from prorl_service.tools.remote import RemoteTool, clipped
 from prorl_service.tools.spec import McpSpec
 from prorl_service.utils.tasks import TaskOwner
 
@@ -70,7 +70,7 @@ class McpServers:
     async def __aexit__(self, *_: object) -> None:
         await self.background.close()
 
-    def tools(self, names: Iterable[str]) -> list["McpTool"]:
+    def tools(self, names: Iterable[str]) -> list["RemoteTool"]:
         """Returns the servers' tools, in order. Raises `InvalidRequest` for an unknown name."""
         try:
             return [tool for name in names for tool in self._servers[name].tools]
@@ -86,7 +86,7 @@ class McpServer:
     """The connection to one server."""
 
     def __init__(self, spec: McpSpec, background: TaskOwner) -> None:
-        self.tools: Sequence[McpTool] = ()
+        self.tools: Sequence[RemoteTool] = ()
         """Tools of the first connection, kept so that all prompts are alike."""
         self._spec = spec
         self._background = background
@@ -103,12 +103,12 @@ class McpServer:
         log.info("%s offers %s", self._spec, ", ".join(tool.name for tool in self.tools))
 
     async def call(
-        self, tool: McpTool, arguments: dict[str, JsonValue], *, timeout_s: float
+        self, name: str, arguments: dict[str, JsonValue], *, timeout_s: float
     ) -> ToolResult:
         """Raises `ToolServerError`."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._call(tool, arguments)
+                return await self._call(name, arguments)
         except TimeoutError:
             if self._client is None:
                 raise ToolServerError(
@@ -118,14 +118,15 @@ class McpServer:
             self._checked(self._client)
             return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
         except Exception as error:  # from the server, the connection or the answer
-            return ToolResult(clipped(f"{tool.name} failed: {cause(error)}"), is_error=True)
+            return ToolResult(clipped(f"{name} failed: {cause(error)}"), is_error=True)
 
-    async def _call(self, tool: McpTool, arguments: dict[str, JsonValue]) -> ToolResult:
+    async def _call(self, name: str, arguments: dict[str, JsonValue]) -> ToolResult:
         """Calls again if the connection is lost and the server says that repeating does no harm."""
-        for is_last in (False, True) if tool.may_repeat else (True,):
+        may_repeat = any(tool.may_repeat for tool in self.tools if tool.name == name)
+        for is_last in (False, True) if may_repeat else (True,):
             client = await self._connection()
             try:
-                return to_result(await client.call_tool(tool.name, arguments))
+                return to_result(await client.call_tool(name, arguments))
             except Exception:
                 check = self._checked(client)
                 if is_last:
@@ -192,7 +193,7 @@ class McpServer:
                 client = await resources.enter_async_context(Client(transport))
                 listed = await list_tools(client)
             if not first.done():
-                self.tools = [McpTool(self, tool) for tool in _allowed(self._spec, listed)]
+                self.tools = [tool_of(self, tool) for tool in _allowed(self._spec, listed)]
                 first.set_result(None)
             self._client = client
             self._connected.set()

@@ -5,12 +5,10 @@ Servers' answers are not trusted: they are text for the model, cut if it is long
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
-
-from prorl_service.sandbox.base import Sandbox, ToolResult
-from prorl_service.tools.remote import any_arguments, clipped
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.tools.remote import RemoteTool, ToolServer, clipped
 
 if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
     import mcp
@@ -20,27 +18,11 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Maximum size of one answer on the wire. The connection does not survive a longer one."""
 
 
-class Server(Protocol):
-    async def call(
-        self, tool: "McpTool", arguments: dict[str, JsonValue], *, timeout_s: float
-    ) -> ToolResult:
-        """Raises `ToolServerError`."""
-
-
-class McpTool:
-    """One tool of a server, as a `Tool` that does not use the sandbox."""
-
-    def __init__(self, server: Server, listed: "mcp_types.Tool") -> None:
-        self.name = listed.name
-        self.description = listed.description or ""
-        self.arguments = any_arguments(listed.input_schema)
-        hints = listed.annotations
-        self.may_repeat = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        self._server = server
-
-    async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
-        """Raises `ToolServerError` if the server is away for all of `timeout_s`."""
-        return await self._server.call(self, arguments.root, timeout_s=timeout_s)
+def tool_of(server: ToolServer, listed: "mcp_types.Tool") -> RemoteTool:
+    hints = listed.annotations
+    may_repeat = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
+    described = (listed.name, listed.description or "", listed.input_schema)
+    return RemoteTool(*described, server, may_repeat=may_repeat)
 
 
 async def list_tools(client: "mcp.Client") -> list["mcp_types.Tool"]:

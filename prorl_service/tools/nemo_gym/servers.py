@@ -16,14 +16,14 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Self
 
 import httpx
-from pydantic import BaseModel, JsonValue
+from pydantic import JsonValue
 
 from prorl_service.errors import EvaluatorError, InvalidRequest, ProRLError, ToolServerError
-from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.sandbox.base import ToolResult
 from prorl_service.tools.nemo_gym import failures
 from prorl_service.tools.nemo_gym.failures import FailureStage, SessionLost, ToolServerAway
 from prorl_service.tools.nemo_gym.outages import CONNECT_TIMEOUT_S, Outages
-from prorl_service.tools.remote import any_arguments, clipped
+from prorl_service.tools.remote import RemoteTool, clipped
 from prorl_service.tools.spec import NemoGymSpec
 from prorl_service.utils.tasks import TaskOwner
 
@@ -195,16 +195,16 @@ class NemoGymSession:
             detail = "the server was down during the rollout"
             raise SessionLost(failures.described(self._server, stage, "session_lost", detail))
 
-    async def call(self, tool: str, arguments: Json, *, timeout_s: float) -> ToolResult:
+    async def call(self, name: str, arguments: Json, *, timeout_s: float) -> ToolResult:
         """Returns what the server answers, errors included, as NeMo Gym's own agent shows it.
         Raises `ToolServerError`."""
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self.post(tool, arguments, "agent", max_bytes=MAX_TOOL_BYTES)
+                answer = await self.post(name, arguments, "agent", max_bytes=MAX_TOOL_BYTES)
         except TimeoutError:
             return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
         except _TooLong as error:
-            return ToolResult(f"{tool} failed: {error}", is_error=True)
+            return ToolResult(f"{name} failed: {error}", is_error=True)
         text = clipped(answer.content.decode(errors="replace"))
         return ToolResult(text, is_error=not httpx.codes.is_success(answer.status))
 
@@ -238,23 +238,10 @@ class NemoGymSession:
         return EvaluatorError(message, retryable=retryable)
 
 
-class NemoGymTool:
-    """One tool of a row, as a `Tool` that does not use the sandbox."""
-
-    def __init__(self, session: NemoGymSession | None, offered: Mapping[str, Any]) -> None:
-        """`session` None: the tool is only shown."""
-        self.name: str = offered["name"]
-        self.description: str = offered["description"]
-        self.arguments: type[BaseModel] = any_arguments(offered["parameters"])
-        self._session = session
-
-    async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
-        """Raises `ToolServerError` if the server is away."""
-        assert self._session is not None
-        return await self._session.call(self.name, arguments.root, timeout_s=timeout_s)
-
-
 def tools(
     offered: Sequence[Mapping[str, Any]], session: NemoGymSession | None = None
-) -> list[NemoGymTool]:
-    return [NemoGymTool(session, one) for one in offered]
+) -> list[RemoteTool]:
+    """`session` None: the tools are only shown."""
+    return [
+        RemoteTool(one["name"], one["description"], one["parameters"], session) for one in offered
+    ]

@@ -4,16 +4,15 @@ Every step's reward is kept; a refused action is an answer for the model. Knows 
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, JsonValue
+from pydantic import JsonValue
 
 from prorl_service.errors import ToolServerError
-from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.sandbox.base import ToolResult
 from prorl_service.tools.openenv.protocol import INVALID, Observation, Refused
-from prorl_service.tools.remote import any_arguments, clipped
+from prorl_service.tools.remote import clipped
 
 if TYPE_CHECKING:
     from prorl_service.tools.openenv.session import Session
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 Mode = Literal["step", "mcp"]
 """What a tool call is: the action of a step as it is, or a call of one of the server's tools."""
 
+STEP = "step"
+"""Name of the tool whose arguments are an action: OpenEnv keeps it for itself, so that no server's
+tool has it."""
 UNWRITABLE = "Unable to serialize"
 """Beginning of an error by which OpenEnv (0.10) ends a session whose action a validator of the
 environment's author refused: it cannot write the refusal. That is the policy's fault."""
@@ -39,8 +41,14 @@ class Episode:
     problem: str = ""
     """Message of the last of these errors."""
 
-    async def step(self, action: Mapping[str, JsonValue], timeout_s: float) -> ToolResult:
-        """Raises `ToolServerError` if the session is lost, or of no more use."""
+    async def call(
+        self, name: str, arguments: dict[str, JsonValue], *, timeout_s: float
+    ) -> ToolResult:
+        """Takes a step: an action as it is, or a call of one of the server's tools. Raises
+        `ToolServerError` if the session is lost, or of no more use."""
+        action = arguments
+        if name != STEP:
+            action = {"type": "call_tool", "tool_name": name, "arguments": arguments}
         try:
             seen = await self.session.step(action, timeout_s=timeout_s)
         except Refused as refused:
@@ -66,35 +74,6 @@ class Episode:
             f"the environment's server answered {refused.code}: {problem[:1000]}",
             hint="its log says why",
         )
-
-
-class EpisodeTool:
-    """A tool of an environment, as a `Tool` that does not use the sandbox."""
-
-    def __init__(
-        self,
-        name: str,
-        description: str,
-        schema: dict[str, Any],
-        mode: Mode,
-        episode: Episode | None,
-    ) -> None:
-        """`episode` None: the tool is only shown."""
-        self.name = name
-        self.description = description
-        self.arguments: type[BaseModel] = any_arguments(schema)
-        self._mode = mode
-        self._episode = episode
-
-    async def call(
-        self, sandbox: Sandbox | None, arguments: Any, *, timeout_s: float
-    ) -> ToolResult:
-        """Raises `ToolServerError`."""
-        assert self._episode is not None
-        action = arguments.root
-        if self._mode == "mcp":
-            action = {"type": "call_tool", "tool_name": self.name, "arguments": action}
-        return await self._episode.step(action, timeout_s)
 
 
 def shown(seen: Observation) -> tuple[str, bool]:

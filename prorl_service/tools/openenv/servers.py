@@ -16,7 +16,7 @@ import httpx
 from pydantic import JsonValue
 
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError, ToolServerError
-from prorl_service.tools.openenv.episode import Episode, EpisodeTool, Mode
+from prorl_service.tools.openenv.episode import STEP, Episode, Mode
 from prorl_service.tools.openenv.protocol import (
     CONNECT_TIMEOUT_S,
     INVALID,
@@ -25,6 +25,7 @@ from prorl_service.tools.openenv.protocol import (
     Observation,
     Refused,
 )
+from prorl_service.tools.remote import RemoteTool
 from prorl_service.tools.spec import OpenEnvSpec
 from prorl_service.utils.budget import WorkClock
 
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 2.0
-RESERVED = frozenset({"reset", "step", "state", "close"})
+RESERVED = frozenset({"reset", STEP, "state", "close"})
 """Names that OpenEnv keeps for itself."""
 LIST_TOOLS = {"jsonrpc": "2.0", "method": "tools/list", "params": {}, "id": 1}
 
@@ -76,7 +77,7 @@ class OpenEnvServers:
                 hint=f"this service has: {known}; `prorl serve --openenv` adds servers",
             ) from None
 
-    def tools(self, wanted: Wanted, episode: Episode | None = None) -> list[EpisodeTool]:
+    def tools(self, wanted: Wanted, episode: Episode | None = None) -> list[RemoteTool]:
         """Returns the server's tools, for calls in `episode`. Raises `InvalidRequest`."""
         return self[wanted.server].tools(wanted.mode, episode)
 
@@ -92,14 +93,14 @@ class OpenEnvServer:
         self._offers: dict[Mode, list[tuple[str, str, dict[str, Any]]]] = {}
         """Names, descriptions and schemas of tools; the server's own mode comes first."""
 
-    def tools(self, mode: Mode | None, episode: Episode | None) -> list[EpisodeTool]:
+    def tools(self, mode: Mode | None, episode: Episode | None) -> list[RemoteTool]:
         own = next(iter(self._offers))
         offered = self._offers.get(mode or own)
         if offered is None:
             raise InvalidRequest(
                 f"{self._spec} has no tools of mode {mode!r}", hint=f"its mode is {own!r}"
             )
-        return [EpisodeTool(*tool, mode or own, episode) for tool in offered]
+        return [RemoteTool(*tool, episode) for tool in offered]
 
     # --- at the start ---------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ def _offers(
     action: dict[str, Any], listed: dict[str, Any]
 ) -> dict[Mode, list[tuple[str, str, dict[str, Any]]]]:
     """Returns the tools of each mode, the server's own mode first. Raises `ValueError`."""
-    step = [("step", _described(action), _without_metadata(action))]
+    step = [(STEP, _described(action), _without_metadata(action))]
     if "error" in listed:
         if "tool_name" in action["properties"]:
             raise ValueError(f"it does not list its tools: {listed['error']}")

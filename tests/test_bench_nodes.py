@@ -20,13 +20,6 @@ def test_a_front_does_one_thing_at_a_time() -> None:
     assert found.front_cores == pytest.approx(1, abs=0.05)
 
 
-def test_fronts_share_services() -> None:
-    costs = Costs(front_s=0.05, rest_s=0.0)
-    shape = Shape.even(8, 16, 1, 0.5)
-    found = simulate(shape, costs, cores=None, fronts=4, least_s=30)
-    assert found.rollouts_per_s == pytest.approx(4 / 0.05, rel=0.05)
-
-
 def test_processes_of_one_machine_share_its_cores() -> None:
     costs = Costs(front_s=0.01, rest_s=0.09)
     found = simulate(Shape.even(8, 16, 3, 0.1), costs, cores=2, least_s=200)

@@ -9,13 +9,10 @@ from bench.nodes.simulation import Costs, Shape, simulate
 from bench.result import Part
 
 SATURATED_S = 30.0
-CELL = 64
-"""Services of a cell."""
 FLEET_SLOTS = 64
 KINDS = {"SWE, 600 s, 32k tokens": (600.0, "32k"), "math, 30 s, 64 tokens": (30.0, "64")}
 FLEETS = (64, 256, 1000)
 LARGEST = 10_000
-DESIGNS = ("one front", f"cells of {CELL}")
 
 Row = Mapping[str, object]
 
@@ -53,30 +50,22 @@ def _clusters(front: Mapping[str, float]) -> list[dict[str, object]]:
     rows = []
     for kind, (mean_s, tokens) in KINDS.items():
         for services in (*FLEETS, *([LARGEST] if mean_s > 100 else [])):
-            for design in DESIGNS:
-                rows.append(_cluster(kind, services, design, mean_s, front, tokens))
-                print(f"  {rows[-1]}", flush=True)
+            rows.append(_cluster(kind, services, mean_s, front, tokens))
+            print(f"  {rows[-1]}", flush=True)
     return rows
 
 
 def _cluster(
-    kind: str,
-    services: int,
-    design: str,
-    mean_s: float,
-    front: Mapping[str, float],
-    tokens: str,
+    kind: str, services: int, mean_s: float, front: Mapping[str, float], tokens: str
 ) -> dict[str, object]:
     front_s = front[f"front_ms_per_rollout_{tokens}_tokens"] / 1e3
-    fronts = max(1, services // CELL) if design.startswith("cells") else 1
     costs = Costs(front_s, 0.0, front["idle_256_cores"] / 256)
     shape = Shape.long_tailed(services, FLEET_SLOTS, mean_s)
-    found = simulate(shape, costs, cores=None, fronts=fronts)
+    found = simulate(shape, costs, cores=None)
     return {
         "rollouts": kind,
-        "design": design,
+        "design": "one front",
         "services": services,
-        "fronts": fronts,
         "busy": round(found.busy, 3),
         "rollouts_per_s": round(found.rollouts_per_s, 1),
         "front_cores": round(found.front_cores, 3),

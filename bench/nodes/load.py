@@ -52,7 +52,7 @@ class Load:
         while True:
             submitted = group(CALLS)
             await self._client.submit([submitted])
-            async for one in self._client.summaries(submitted.rollout_ids(), WAIT_S):
+            async for one, _ in self._client.parts(submitted.rollout_ids(), WAIT_S):
                 if one.state is not RolloutState.DONE:
                     raise RuntimeError(f"{one.rollout_id} is {one.state}: {one.error}")
                 self.ended += 1

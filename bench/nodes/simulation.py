@@ -1,8 +1,8 @@
-"""Discrete events: rollouts on services behind fronts, whose costs were measured.
+"""Discrete events: rollouts on services behind a front, whose costs were measured.
 
 A front is one event loop: what it does for a rollout takes processor time, and waits for its
 turn. In the runs that it is compared with, all processes share the cores of one machine; in a
-cluster each front and each service has a core of its own.
+cluster the front and each service has a core of its own.
 """
 
 import heapq
@@ -69,7 +69,7 @@ class Simulated:
     """Share of the slots' time that calls took."""
     rollouts_per_s: float
     front_cores: float
-    """Cores that the busiest front used."""
+    """Cores that the front used."""
 
 
 Then = Callable[[float], None]
@@ -202,24 +202,22 @@ class Run:
         self.clock.at(now + LOOK_S, lambda then: self.look(service, then))
 
 
-def simulate(
-    shape: Shape, costs: Costs, *, cores: int | None, fronts: int = 1, least_s: float = 0
-) -> Simulated:
+def simulate(shape: Shape, costs: Costs, *, cores: int | None, least_s: float = 0) -> Simulated:
     """Simulates the time of four rollouts, and `least_s` seconds at least. `cores`: those that all
-    processes share; None: each front and each service has its own."""
+    processes share; None: the front and each service has its own."""
     clock, rng = Clock(), random.Random(1)
     processors = Processors(clock, math.inf if cores is None else cores)
-    ends = [Loop(processors) for _ in range(fronts)]
+    front = Loop(processors)
     seconds = max(least_s, 4 * shape.rollout_s)
     run = Run(shape, costs, clock, rng, WARM_SHARE * seconds, seconds)
-    for number in range(shape.services):
-        _add(run, Service(ends[number % fronts], Loop(processors), idle=shape.slots))
+    for _ in range(shape.services):
+        _add(run, Service(front, Loop(processors), idle=shape.slots))
     clock.run(seconds)
     measured_s = seconds - run.warm_s
     return Simulated(
         busy=run.busy_s / measured_s / (shape.services * shape.slots),
         rollouts_per_s=run.ended / measured_s,
-        front_cores=max(one.used_s for one in ends) / seconds,
+        front_cores=front.used_s / seconds,
     )
 
 

@@ -79,7 +79,7 @@ class Place:
 
     def post(self) -> str:
         with RolloutClient(self.service) as client:
-            headers = {**client._http.headers}
+            headers = {**client._client._http.headers}
         answer = httpx.post(
             f"{self.service}/v1/rollouts", content=b'{"groups": []}', headers=headers
         )

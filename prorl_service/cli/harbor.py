@@ -23,11 +23,10 @@ from prorl_service.cli.harbor_runs import Candidate, Results, check_all, evaluat
 from prorl_service.cli.presets import known
 from prorl_service.cli.try_options import ModelOptions
 from prorl_service.client.harness import with_harness
-from prorl_service.client.pass_at_k import chance
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import Limits, Rollout, Sampling, Task
-from prorl_service.schemas.numbers import mean_of
+from prorl_service.schemas.numbers import mean_of, pass_at_k
 from prorl_service.server.settings import SandboxOptions, ServiceSettings, panel
 
 harbor = App(name="harbor", help="Check, run and prepare tasks in Harbor's format.")
@@ -290,7 +289,7 @@ def _show_scores(tasks: Sequence[Task], ended: Sequence[Rollout], attempts: int)
     console = _console()
     console.print(table)
     for k in dict.fromkeys((1, attempts)):
-        share = fmean(chance(attempts, count, k) for count in solved.values())
+        share = fmean(pass_at_k(attempts, count, k) for count in solved.values())
         console.print(f"pass@{k}: {share:.3f} of {len(solved)} tasks, {attempts} attempts each")
 
 

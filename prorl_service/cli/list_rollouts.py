@@ -11,7 +11,6 @@ from prorl_service.cli import rows
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.client import RolloutClient
-from prorl_service.client.paging import group_pages, rollout_pages
 from prorl_service.schemas import Blame, FinishReason, RolloutState
 from prorl_service.schemas.views import GroupOutcome, GroupQuery, RowFilter
 
@@ -96,7 +95,7 @@ def list_rollouts(
 def _list_groups(
     screen: Screen, client: RolloutClient, query: GroupQuery, limit: int, *, as_json: bool
 ) -> None:
-    pages = list(group_pages(client, query, limit))
+    pages = list(client.group_pages(query, limit))
     found = [row for page in pages for row in page.groups]
     if as_json:
         for row in found:
@@ -109,7 +108,7 @@ def _list_groups(
 def _list_rollouts(
     screen: Screen, client: RolloutClient, wanted: RowFilter, limit: int, *, as_json: bool
 ) -> None:
-    pages = list(rollout_pages(client, wanted, limit))
+    pages = list(client.rollout_pages(wanted, limit))
     found = [row for page in pages for row in page.rollouts]
     if as_json:
         for row in found:

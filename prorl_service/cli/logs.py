@@ -11,7 +11,6 @@ from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import number
 from prorl_service.client import RolloutClient
-from prorl_service.client.paging import rollout_pages
 from prorl_service.schemas.views import Event, RolloutRow, RowFilter
 from prorl_service.utils.visible import visible_line
 
@@ -43,7 +42,7 @@ def logs(
 
 
 def _print_recent(screen: Screen, client: RolloutClient, *, as_json: bool) -> None:
-    pages = rollout_pages(client, RowFilter(), 4 * RECENT)
+    pages = client.rollout_pages(RowFilter(), 4 * RECENT)
     ended = [row for page in pages for row in page.rollouts if row.ended_at is not None]
     ended.sort(key=lambda row: row.ended_at or 0.0)
     for row in ended[-RECENT:]:

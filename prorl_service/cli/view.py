@@ -9,7 +9,6 @@ from prorl_service.cli.conversation import TextOf
 from prorl_service.cli.saved_texts import texts
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.client import RolloutClient
-from prorl_service.client.paging import rollout_pages
 from prorl_service.errors import ProRLError
 from prorl_service.schemas.views import RolloutRow, RolloutText, RowFilter
 from prorl_service.tokens.chat import ChatFormat
@@ -70,7 +69,7 @@ def of_service(
     none has the name."""
 
     def rows_of(group_id: str | None) -> list[RolloutRow]:
-        pages = rollout_pages(client, RowFilter(group_id=group_id), limit)
+        pages = client.rollout_pages(RowFilter(group_id=group_id), limit)
         return [row for page in pages for row in page.rollouts]
 
     rows = rows_of(name)

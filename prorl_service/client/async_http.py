@@ -1,220 +1,166 @@
-"""The client of the rollout service for asyncio: `http` without blocking."""
+"""The client of the rollout service, for asyncio; `http` has its blocking face."""
 
-import asyncio
-import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any, Self
+import logging
+import sys
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+from urllib.parse import quote
 
-import httpx
+from pydantic import BaseModel
 
-from prorl_service.client import requests
-from prorl_service.client.cells import fronts_in, group_id_of
-from prorl_service.client.connections import Piece, Wire, settings, transport
-from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
-from prorl_service.client.fronts import Fronts, asked_of_one, content_for_each
-from prorl_service.client.requests import Answer, Request
+from prorl_service import __version__
+from prorl_service.client.calls import IDLE_TIMEOUT_S, Piece
 from prorl_service.client.retries import (
-    Backoff,
     PartsReception,
-    Received,
-    Reception,
-    SummaryReception,
+    ServiceRequest,
     WholeReception,
 )
-from prorl_service.client.views import AsyncViewMethods
+from prorl_service.client.views import ViewCalls
 from prorl_service.schemas import (
+    Backends,
     BackendSpec,
     BackendStatus,
+    BroadcastSpec,
     GatewayAccess,
     Group,
+    GroupIds,
     Invalid,
+    NcclGroupSpec,
+    NcclGroupStatus,
+    OwnedBackends,
     PolicyClaim,
     PolicyLease,
+    Push,
     Rollout,
+    RolloutIds,
+    Rollouts,
     Sampling,
     ServiceStatus,
-    StreamForm,
+    SubmitRequest,
+    TaskChecks,
     TaskProblem,
+    TaskProblems,
+    WeightsAt,
     WeightsQuery,
     WeightsReport,
     WeightsTerms,
 )
-from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
+from prorl_service.schemas.sampling import Candidates, DrawSpec, SamplerSpec, SamplerStatus
+
+WEIGHTS_TIMEOUT_S = 900.0
+
+logger = logging.getLogger(__name__)
 
 
-class AsyncRolloutClient(AsyncViewMethods):
-    """`RolloutClient` for asyncio: the same methods with the same meaning, awaited."""
+class _Health(BaseModel):
+    status: Literal["ok"]
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        retry_s: float = 60,
-        idle_s: float = requests.IDLE_TIMEOUT_S,
-        wire: Wire = "packed",
-        training: str | None = None,
-        on_answer: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`on_answer`: called after each answer that is no error, and after each part of a
-        stream."""
-        self._retry_s = retry_s
-        self._idle_s = idle_s
-        self._on_answer = on_answer
-        self._each: dict[str, AsyncRolloutClient] = {}
-        """Clients of the fronts, if there are several."""
-        if len(fronts := fronts_in(url)) > 1:
-            self._each = {
-                one: AsyncRolloutClient(
-                    one,
-                    token=token,
-                    retry_s=retry_s,
-                    idle_s=idle_s,
-                    wire=wire,
-                    training=training,
-                    on_answer=on_answer,
-                )
-                for one in fronts
-            }
-            self._fronts = Fronts(self._each, retry_s)
-            return
-        connections = httpx.AsyncHTTPTransport(**transport())
-        self._one = httpx.AsyncClient(**settings(url, token, wire, training), transport=connections)
 
-    def each_front(self) -> "list[AsyncRolloutClient]":
-        return list(self._each.values()) or [self]
+class AsyncRolloutClient(ViewCalls):
+    """Client of the service at `url`, for asyncio. Its arguments are `RolloutClient`'s.
 
-    @property
-    def _http(self) -> httpx.AsyncClient:
-        """Raises `ProRLError` if there are several fronts."""
-        if self._each:
-            raise asked_of_one("this call", self._each)
-        return self._one
+    Every method raises `ServiceCallError`; the constructor raises `ProRLError` for what is not the
+    URL of one service and for a token that cannot be read.
+    """
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        for client in self._each.values():
-            await client.aclose()
-        if not self._each:
-            await self._one.aclose()
-
-    def limited(self, *, retry_s: float, idle_s: float) -> Self:
-        """Returns a client with these limits over the same connections, which this one closes."""
-        other = copy.copy(self)
-        other._retry_s, other._idle_s = retry_s, idle_s
-        if self._each:
-            limits = {"retry_s": retry_s, "idle_s": idle_s}
-            other._each = {url: one.limited(**limits) for url, one in self._each.items()}
-            other._fronts = Fronts(other._each, retry_s)
-        return other
+    # --- rollouts ---------------------------------------------------------------------------------
 
     async def submit(
         self, groups: Sequence[Group], *, invalid: Invalid = "refuse"
     ) -> list[Rollout]:
-        return await self._send(requests.submit(groups, invalid))
+        """Starts all rollouts of `groups`, or joins those already started under the same ids.
+
+        `invalid`: whether a group that cannot run gets all groups refused, or fails alone.
+        """
+        body = SubmitRequest(groups=list(groups), invalid=invalid)
+        return (await self._do("POST", "/v1/rollouts", Rollouts, body, parent_headers())).rollouts
 
     async def check_tasks(
         self, tasks: Sequence[Mapping[str, Any]], sampling: Sampling = Sampling()
     ) -> list[TaskProblem]:
-        """Return why tasks, as JSON, would be refused; submit nothing. At most 1,024 at once."""
-        return await self._send(requests.check_tasks(tasks, sampling))
+        """Returns why tasks, as JSON, would be refused; submits nothing. At most 1,024 at once."""
+        body = TaskChecks(tasks=[dict(one) for one in tasks], sampling=sampling)
+        return (await self._do("POST", "/v1/tasks/check", TaskProblems, body)).problems
 
     async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
-        if self._each:
-            return await self._get_from_several(rollout_id, wait_s, shelf=shelf)
-        return await self._send(requests.get(rollout_id, wait_s, shelf))
+        """Returns the rollout as soon as it has ended, or as it is after `wait_s`.
 
-    async def _get_from_several(self, rollout_id: str, wait_s: float, *, shelf: bool) -> Rollout:
-        once = {url: one.limited(retry_s=0, idle_s=self._idle_s) for url, one in self._each.items()}
-        return await self._fronts.find(
-            group_id_of(rollout_id), lambda front: once[front].get(rollout_id, wait_s, shelf=shelf)
-        )
+        `shelf`: also return one that was acknowledged, if it is kept for people.
+        """
+        params: dict[str, Any] = {"wait_s": wait_s} | ({} if shelf else {"shelf": False})
+        silence_s = wait_s + IDLE_TIMEOUT_S
+        return await self._get(f"/v1/rollouts/{rollout_id}", Rollout, params, silence_s)
 
     async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
-        ended = {
-            rollout.rollout_id: rollout async for rollout in self.stream(rollout_ids, timeout_s)
-        }
+        """Returns the ended rollouts in the order of `rollout_ids`. Raises `WaitTimeout`."""
+        ended = {one.rollout_id: one async for one in self.stream(rollout_ids, timeout_s)}
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
     def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncGenerator[Rollout, None]:
-        if self._each:
-            each = {url: one.stream for url, one in self._each.items()}
-            return self._fronts.stream(rollout_ids, timeout_s, each, _id_of)
-        return self._receive(WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
+        """Yields each rollout once, as it ends. Raises `WaitTimeout` after `timeout_s`.
 
-    def summaries(
-        self, rollout_ids: Iterable[str], timeout_s: float
-    ) -> AsyncGenerator[Rollout, None]:
-        """Does what `stream` does, but yields rollouts without their content: for fronts."""
-        if self._each:
-            each = {url: one.summaries for url, one in self._each.items()}
-            return self._fronts.stream(rollout_ids, timeout_s, each, _id_of)
-        return self._receive(SummaryReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
+        The time is checked when the service sends something, which it does every few seconds.
+        """
+        return self._receive(WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
 
     def parts(
         self, rollout_ids: Iterable[str], timeout_s: float
     ) -> AsyncGenerator[tuple[Rollout, bytes], None]:
         """Does what `stream` does, but yields each rollout's summary and its content, which stays
         packed JSON: for fronts, which pass it on."""
-        if self._each:
-            each = {url: one.parts for url, one in self._each.items()}
-            return self._fronts.stream(rollout_ids, timeout_s, each, lambda parts: _id_of(parts[0]))
         return self._receive(PartsReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
 
-    async def _receive(self, reception: Reception[Received]) -> AsyncGenerator[Received, None]:
-        while reception.pending:
-            message = reception.request().build(self._http, idle_s=self._idle_s)
-            try:
-                with readable_errors(message):
-                    async with aclosing(await self._http.send(message, stream=True)) as response:
-                        if response.is_error:
-                            await response.aread()
-                        raise_for_status(response)
-                        async for chunk in response.aiter_bytes():
-                            self._on_answer()
-                            for received in reception.feed(chunk):
-                                yield received
-                        reception.closed()
-            except ServiceCallError as error:
-                await asyncio.sleep(reception.delay_s(error))
-
     async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        return await self._send(requests.cancel(rollout_ids))
+        ids = RolloutIds(rollout_ids=list(rollout_ids))
+        return (await self._do("POST", "/v1/rollouts/cancel", Rollouts, ids)).rollouts
 
     async def gateway(self, rollout_id: str, wait_s: float = 60) -> GatewayAccess:
-        return await self._send(requests.gateway(rollout_id, wait_s))
+        """Returns where the program of a rollout with `where: outside` finds its model, as soon as
+        it may begin. Raises `ServiceCallError` if it may not within `wait_s`."""
+        path, silence_s = _gateway_of(rollout_id), wait_s + IDLE_TIMEOUT_S
+        return await self._get(path, GatewayAccess, {"wait_s": wait_s}, silence_s)
 
     async def end_gateway(self, rollout_id: str) -> None:
-        await self._send(requests.end_gateway(rollout_id))
+        """Says that the program has ended, so that its rollout is graded."""
+        await self._tell("POST", f"{_gateway_of(rollout_id)}/end")
 
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
-        await self._send(requests.acknowledge(group_ids))
+        """Lets the service forget these groups, whose rollouts have been received."""
+        ids = GroupIds(group_ids=list(group_ids))
+        await self._tell("POST", "/v1/groups/acknowledge", ids)
+
+    # --- samplers ---------------------------------------------------------------------------------
 
     async def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
-        return await self._send(requests.create_sampler(sampler_id, spec))
+        """See `schemas.sampling`. Most callers want `client.sampling` instead."""
+        return await self._do("PUT", f"/v1/samplers/{sampler_id}", SamplerStatus, spec)
 
     async def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:
-        return await self._send(requests.sampler(sampler_id, after, wait_s))
+        """Returns its status as soon as its revision is not `after`, or as it is after `wait_s`."""
+        path, params = f"/v1/samplers/{sampler_id}", {"after": after, "wait_s": wait_s}
+        return await self._get(path, SamplerStatus, params, wait_s + IDLE_TIMEOUT_S)
 
     async def add_candidates(
         self, sampler_id: str, groups: Sequence[Group], *, is_last: bool = False
     ) -> SamplerStatus:
-        return await self._send(requests.add_candidates(sampler_id, groups, is_last))
+        path, body = (
+            f"/v1/samplers/{sampler_id}/groups",
+            Candidates(groups=list(groups), is_last=is_last),
+        )
+        return await self._do("POST", path, SamplerStatus, body, parent_headers())
 
     async def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
-        return await self._send(requests.open_draw(sampler_id, draw_id, spec))
+        path = f"/v1/samplers/{sampler_id}/draws/{draw_id}"
+        return await self._do("PUT", path, SamplerStatus, spec)
 
     async def delete_sampler(self, sampler_id: str) -> None:
-        await self._send(requests.delete_sampler(sampler_id))
+        await self._tell("DELETE", f"/v1/samplers/{sampler_id}")
+
+    # --- engines and weights ----------------------------------------------------------------------
 
     async def backends(self) -> list[BackendStatus]:
-        return await self._send(requests.BACKENDS)
+        return (await self._get("/v1/backends", Backends)).backends
 
     async def add_backend(
         self,
@@ -227,96 +173,112 @@ class AsyncRolloutClient(AsyncViewMethods):
         policy_version: int | None = None,
         owner: str | None = None,
     ) -> BackendStatus:
-        return await self._send(
-            requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
+        """Adds an engine, or renews the lease of one added before; see `BackendSpec`."""
+        spec = BackendSpec(
+            url=url,
+            tokenizer=tokenizer,
+            api_key=api_key,
+            lease_s=lease_s,
+            max_calls=max_calls,
+            policy_version=policy_version,
+            owner=owner,
         )
+        return await self._do("POST", "/v1/backends", BackendStatus, spec)
 
     async def put_backends(
         self, owner: str, backends: Sequence[BackendSpec]
     ) -> list[BackendStatus]:
-        return await self._send(requests.put_backends(owner, backends))
+        """Replaces all engines of `owner`, which is a front."""
+        body = OwnedBackends(owner=owner, backends=list(backends))
+        return (await self._do("PUT", "/v1/backends", Backends, body)).backends
 
     async def remove_backend(self, backend_id: str) -> BackendStatus:
-        return await self._send(requests.remove_backend(backend_id))
+        return await self._do("DELETE", f"/v1/backends/{backend_id}", BackendStatus)
 
     async def claim_policy(self, claim: PolicyClaim) -> PolicyLease:
-        return await self._send(requests.claim_policy(claim))
+        """Gets the policy, or renews the lease of it. Most callers want `client.policy` instead."""
+        return await self._do("POST", "/v1/policy", PolicyLease, claim)
 
     async def release_policy(self) -> None:
-        await self._send(requests.RELEASE_POLICY)
+        """Lets another training have the policy, if this client's holds it."""
+        await self._tell("POST", "/v1/policy/release")
 
     async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
-        return await self._send(requests.weights_terms(query))
+        """Returns the form, type and way in which to send the next weights."""
+        return await self._get("/v1/weights", WeightsTerms, query.model_dump())
+
+    async def open_nccl_group(self, init_info: dict[str, Any]) -> NcclGroupStatus:
+        """Has all engines join an NCCL group, which the caller joins meanwhile; see
+        `NcclGroupSpec`."""
+        spec = NcclGroupSpec(init_info=init_info)
+        read, silence_s = NcclGroupStatus.model_validate_json, WEIGHTS_TIMEOUT_S
+        request = ServiceRequest("POST", "/v1/weights/group", read, spec, silence_s=silence_s)
+        return await self._send(request, retry_s=0)
+
+    async def broadcast_weights(
+        self, group: str, update_info: dict[str, Any], *, after: int = 0
+    ) -> WeightsReport:
+        """Has all engines receive what the caller broadcasts meanwhile in `group`; `after` as for
+        `load_weights`."""
+        spec = BroadcastSpec(group=group, update_info=update_info, after=after)
+        return await self._send(_push("POST", "/v1/weights/broadcast", spec), retry_s=0)
 
     async def load_weights(self, path: str, *, after: int = 0) -> WeightsReport:
-        return await self._send(requests.load_weights(path, after))
+        """Has all engines load a safetensors file that the service can read, or a directory of
+        such files that the engines can read. The report has their version, which is above `after`
+        and all that the service has given. Needs a client with a `training`."""
+        return await self._send(_push("POST", "/v1/weights", WeightsAt(path=path, after=after)))
 
     async def stream_weights(self, content: Iterable[Piece], *, after: int = 0) -> WeightsReport:
-        """Like `RolloutClient.stream_weights`; the pieces are made in a thread."""
-        retry_s = 0 if iter(content) is content else self._retry_s
-        return await self._send(requests.stream_weights(after), content, retry_s)
+        """Sends one safetensors file in pieces, which this client makes in a thread, and the
+        blocking one in its caller's; else like `load_weights`. Retried only if `content` can be
+        iterated again."""
+        retry_s = 0 if iter(content) is content else None
+        request = _push("PUT", "/v1/weights", params=Push(after=after).model_dump())
+        return await self._send(request, content, retry_s)
+
+    # --- the service ------------------------------------------------------------------------------
 
     async def status(self) -> ServiceStatus:
-        return await self._send(requests.STATUS)
+        status = await self._get("/v1/status", ServiceStatus)
+        _compare_version(status.version)
+        return status
 
     async def health(self) -> None:
-        await self._send(requests.HEALTH)
-
-    async def _send(
-        self,
-        request: Request[Answer],
-        content: Iterable[Piece] | None = None,
-        retry_s: float | None = None,
-    ) -> Answer:
-        if self._each:
-            return await self._send_to_several(request, content, retry_s)
-        backoff = Backoff(self._retry_s if retry_s is None else retry_s)
-        while True:
-            pieces = None if content is None else _in_thread(content)
-            message = request.build(self._http, pieces, idle_s=self._idle_s)
-            try:
-                with readable_errors(message):
-                    answer = request.parse(await self._http.send(message))
-                self._on_answer()
-                return answer
-            except ServiceCallError as error:
-                await asyncio.sleep(backoff.delay_s(error))
-
-    async def _send_to_several(
-        self,
-        request: Request[Answer],
-        content: Iterable[Piece] | None,
-        retry_s: float | None,
-    ) -> Answer:
-        if content is None:
-            return await self._fronts.send(request)
-        pieces = content_for_each(content)
-        answers = {
-            url: await one._send(request, pieces, retry_s) for url, one in self._each.items()
-        }
-        return request.join(answers)
-
-    async def send(self, request: Request[Answer], retry_s: float | None = None) -> Answer:
-        """Returns the answer to a request of `requests`. `retry_s`: None for the client's own."""
-        return await self._send(request, retry_s=retry_s)
-
-    async def check_known(self, rollout_id: str) -> None:
-        """Asks once. Raises `ServiceCallError`, of status 404 if the front does not know it."""
-        request = requests.stream([rollout_id], self._idle_s, StreamForm.SUMMARY)
-        message = request.build(self._http, idle_s=self._idle_s)
-        with readable_errors(message):
-            async with aclosing(await self._http.send(message, stream=True)) as response:
-                if response.is_error:
-                    await response.aread()
-                raise_for_status(response)
+        """Raises `ServiceCallError` unless a rollout service answers."""
+        await self._get("/health", _Health)
 
 
-def _id_of(rollout: Rollout) -> str:
-    return rollout.rollout_id
+def _gateway_of(rollout_id: str) -> str:
+    return f"/v1/rollouts/{quote(rollout_id, safe='')}/gateway"
 
 
-async def _in_thread(content: Iterable[Piece]) -> AsyncIterator[Piece]:
-    """Yield the pieces of `content`, each of which may take the time of a disk or device copy."""
-    pieces = iter(content)
-    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-        yield piece
+def _push(
+    method: str, path: str, body: BaseModel | None = None, params: Mapping[str, Any] = {}
+) -> ServiceRequest[WeightsReport]:
+    read = WeightsReport.model_validate_json
+    return ServiceRequest(method, path, read, body, params, silence_s=WEIGHTS_TIMEOUT_S)
+
+
+@lru_cache
+def _compare_version(of_service: str) -> None:
+    """Warns once."""
+    if of_service != __version__:
+        logger.warning(
+            "the service is prorl-service %s, this client is %s: install one version on both sides",
+            of_service,
+            __version__,
+        )
+
+
+def parent_headers() -> dict[str, str]:
+    """Returns the caller's current span as a header, by which the service makes rollouts its
+    children. OpenTelemetry is never imported here: if no other code has, nothing is traced."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return {}
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    flags = int(context.trace_flags) & 0xFF
+    return {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"}

@@ -9,9 +9,6 @@ from pydantic import ValidationError
 from prorl_service.errors import PolicyUnclaimed, ProRLError
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse
 
-UNSENT = ("ConnectError", "ConnectTimeout")
-"""Kinds of errors of connections that were not established."""
-
 
 class ServiceCallError(ProRLError):
     """A call that failed for good. `http_status` is None if there was no answer at all."""
@@ -36,11 +33,6 @@ class ServiceCallError(ProRLError):
         """True if the service does not know what it was given: it was restarted without a journal,
         and has forgotten rollouts and training."""
         return self.http_status == 404 or self.error.kind == PolicyUnclaimed.__name__
-
-    @property
-    def was_sent(self) -> bool:
-        """False if no connection was established: the service surely did not get the call."""
-        return self.http_status is not None or self.error.kind not in UNSENT
 
 
 class WaitTimeout(ServiceCallError, TimeoutError):

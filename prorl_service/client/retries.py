@@ -1,26 +1,45 @@
-"""Retries of failed calls, and the rollouts of a broken stream that are still to come.
+"""Requests as data, delays between their tries, and what is still to come of a broken stream.
 
-Does no I/O and knows no event loop.
+Does no I/O and knows no event loop: `calls` sends, receives and waits.
 """
 
+import json
 import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import httpx
+from pydantic import BaseModel
 
 from prorl_service.client.errors import ServiceCallError, WaitTimeout
-from prorl_service.client.requests import Request, stream
-from prorl_service.schemas import Rollout, StreamForm, content_start
+from prorl_service.schemas import Rollout, StreamForm, StreamRequest, content_start
+from prorl_service.schemas.views import Event
 
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0
 FIRST_WARNING_S, NEXT_WARNING_S = 10.0, 60.0
 """Seconds of failure before a retried call is logged, and between later log lines."""
 
 logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+Received = TypeVar("Received")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRequest(Generic[Answer]):
+    method: str
+    path: str
+    read: Callable[[bytes], Answer]
+    """Parser of the answer's body. Raises pydantic's `ValidationError`."""
+    body: BaseModel | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    silence_s: float | None = None
+    """Longest silence of the service; None: the client's `idle_s`."""
 
 
 class Backoff:
@@ -51,39 +70,38 @@ class Backoff:
         return delay_s
 
 
-Received = TypeVar("Received")
+# --- streams ------------------------------------------------------------------------------------
 
 
 class Reception(ABC, Generic[Received]):
-    """Pending rollouts of one stream, received over as many connections as it takes."""
+    """One stream of lines, received over as many connections as it takes."""
 
-    form: StreamForm
-
-    def __init__(
-        self, rollout_ids: Iterable[str], timeout_s: float, retry_s: float, idle_s: float
-    ) -> None:
-        self.pending = dict.fromkeys(rollout_ids)
-        self._timeout_s = timeout_s
-        self._idle_s = idle_s
-        self._deadline = time.monotonic() + timeout_s
+    def __init__(self, retry_s: float) -> None:
         self._backoff = Backoff(retry_s)
         self._partial_line: list[bytes] = []
 
-    def request(self) -> Request[Rollout]:
-        self._partial_line = []
-        return stream(self.pending, min(self._idle_s, self._seconds_left()), self.form)
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """True once all has been received."""
 
-    def feed(self, chunk: bytes) -> Iterator[Received]:
-        """Yields the rollouts that `chunk` completes."""
-        for line in self._lines(chunk):
-            yield from self._read(line)
-        self._backoff.progress()
-        if self.pending:
-            self._seconds_left()
+    @abstractmethod
+    def _request(self) -> ServiceRequest[bytes]: ...
 
     @abstractmethod
     def _read(self, line: bytes) -> Iterator[Received]:
-        """Yields the rollout that `line` completes, if it is pending."""
+        """Yields what `line` completes, if it is wanted."""
+
+    def request(self) -> ServiceRequest[bytes]:
+        """Returns the request for what is still to come, over a new connection."""
+        self._partial_line = []
+        return self._request()
+
+    def feed(self, chunk: bytes) -> Iterator[Received]:
+        """Yields what `chunk` completes."""
+        for line in self._lines(chunk):
+            yield from self._read(line)
+        self._backoff.progress()
 
     def _lines(self, chunk: bytes) -> Iterator[bytes]:
         """Yields whole lines. Only newline bytes end them: JSON text may hold other characters at
@@ -91,8 +109,49 @@ class Reception(ABC, Generic[Received]):
         if b"\n" in chunk:
             *lines, chunk = b"".join((*self._partial_line, chunk)).split(b"\n")
             self._partial_line = []
-            yield from filter(bytes.strip, lines)
+            yield from lines
         self._partial_line.append(chunk)
+
+    def closed(self) -> None:
+        """Raises `httpx.RemoteProtocolError` if the connection was closed too early."""
+        if not self.is_over:
+            raise httpx.RemoteProtocolError(self._missing())
+
+    @abstractmethod
+    def _missing(self) -> str: ...
+
+    def delay_s(self, error: ServiceCallError) -> float:
+        """Returns the delay before the next try. Raises `error` if there is none."""
+        return self._backoff.delay_s(error)
+
+
+class RolloutReception(Reception[Received]):
+    """Pending rollouts. Raises `WaitTimeout` when `timeout_s` have passed."""
+
+    form: StreamForm
+
+    def __init__(
+        self, rollout_ids: Iterable[str], timeout_s: float, retry_s: float, idle_s: float
+    ) -> None:
+        super().__init__(retry_s)
+        self.pending = dict.fromkeys(rollout_ids)
+        self._timeout_s = timeout_s
+        self._idle_s = idle_s
+        self._deadline = time.monotonic() + timeout_s
+
+    @property
+    def is_over(self) -> bool:
+        return not self.pending
+
+    def _request(self) -> ServiceRequest[bytes]:
+        body = StreamRequest(rollout_ids=list(self.pending), form=self.form)
+        silence_s = min(self._idle_s, self._seconds_left())
+        return ServiceRequest("POST", "/v1/rollouts/stream", bytes, body, silence_s=silence_s)
+
+    def feed(self, chunk: bytes) -> Iterator[Received]:
+        yield from super().feed(chunk)
+        if self.pending:
+            self._seconds_left()
 
     def _is_new(self, rollout: Rollout) -> bool:
         if rollout.rollout_id not in self.pending:
@@ -100,14 +159,12 @@ class Reception(ABC, Generic[Received]):
         del self.pending[rollout.rollout_id]
         return True
 
-    def closed(self) -> None:
-        if self.pending:
-            missing = f"the stream ended with {len(self.pending)} rollouts still to come"
-            raise httpx.RemoteProtocolError(missing)
+    def _missing(self) -> str:
+        return f"the stream ended with {len(self.pending)} rollouts still to come"
 
     def delay_s(self, error: ServiceCallError) -> float:
         left_s = self._seconds_left()
-        return min(self._backoff.delay_s(error), left_s)
+        return min(super().delay_s(error), left_s)
 
     def _seconds_left(self) -> float:
         left_s = self._deadline - time.monotonic()
@@ -116,30 +173,29 @@ class Reception(ABC, Generic[Received]):
         return left_s
 
 
-class WholeReception(Reception[Rollout]):
+class WholeReception(RolloutReception[Rollout]):
     form = StreamForm.WHOLE
 
     def _read(self, line: bytes) -> Iterator[Rollout]:
-        rollout = Rollout.model_validate_json(line)
-        if self._is_new(rollout):
-            yield rollout
+        if line.strip():
+            rollout = Rollout.model_validate_json(line)
+            if self._is_new(rollout):
+                yield rollout
 
 
-class SummaryReception(WholeReception):
-    form = StreamForm.SUMMARY
-
-
-class PartsReception(Reception[tuple[Rollout, bytes]]):
+class PartsReception(RolloutReception[tuple[Rollout, bytes]]):
     """Summaries of rollouts, each with its content, which stays packed JSON."""
 
     form = StreamForm.PARTS
     _summary: Rollout | None = None
 
-    def request(self) -> Request[Rollout]:
+    def _request(self) -> ServiceRequest[bytes]:
         self._summary = None
-        return super().request()
+        return super()._request()
 
     def _read(self, line: bytes) -> Iterator[tuple[Rollout, bytes]]:
+        if not line.strip():
+            return
         if self._summary is None:
             self._summary = Rollout.model_validate_json(line)
             return
@@ -150,3 +206,36 @@ class PartsReception(Reception[tuple[Rollout, bytes]]):
             )
         if self._is_new(summary):
             yield summary, line
+
+
+class EventReception(Reception[Event]):
+    """Server-sent events, until the service ends them."""
+
+    is_over = False
+
+    def __init__(self, last_id: str | None, retry_s: float) -> None:
+        """`last_id` is the id of the event to continue after; None starts from now on."""
+        super().__init__(retry_s)
+        self._last_id = last_id
+
+    def _request(self) -> ServiceRequest[bytes]:
+        self._fields: dict[str, str] = {}
+        headers = {} if self._last_id is None else {"Last-Event-ID": self._last_id}
+        return ServiceRequest("GET", "/v1/events", bytes, headers=headers)
+
+    def _read(self, line: bytes) -> Iterator[Event]:
+        if line:
+            name, _, value = line.decode().partition(": ")
+            self._fields[name] = value
+            return
+        fields, self._fields = self._fields, {}
+        if "event" in fields:  # a comment has none
+            data: Any = json.loads(fields["data"])
+            given = {"id": fields.get("id"), "event": fields["event"], "data": data}
+            event = Event.model_validate(given)
+            self._last_id = event.id or self._last_id
+            self.is_over = event.event == "end"
+            yield event
+
+    def _missing(self) -> str:
+        return "the stream of events ended"

@@ -1,11 +1,12 @@
 """Fitness of rollouts for training, for trainers and exports: which tokens are learnt from, which
-rollouts cannot be used and why, mean rewards.
+rollouts cannot be used and why, mean rewards, penalties of length.
 
 Knows nothing of a trainer's further demands on a trajectory. A rollout that fails here is never
 replaced by a copy of a sibling and never given a made-up reward.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from prorl_service.schemas import (
@@ -70,6 +71,32 @@ def is_cut_off(trajectory: Trajectory) -> bool:
     """Returns whether the agent did not end by itself. TRL's plug-in learns nothing from such a
     rollout by default (DAPO's overlong filtering), VeRL's does."""
     return trajectory.finish_reason is not FinishReason.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class SoftPunishment:
+    """DAPO's penalty for rollouts that are too long (arXiv 2503.14476, section 3.4).
+
+    0 to `max_tokens` - `buffer_tokens` sampled tokens, then down to -1 at `max_tokens`. The
+    original counts all tokens of a response. In an agent's rollout many of them are tool output,
+    which the policy did not choose: only sampled tokens count here. The trainer adds the penalty to
+    the reward, so that a sampler's filter sees the reward without it.
+    """
+
+    max_tokens: int
+    buffer_tokens: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.buffer_tokens <= self.max_tokens:
+            raise ValueError(
+                f"buffer_tokens={self.buffer_tokens} must be above 0 and at most "
+                f"max_tokens={self.max_tokens}"
+            )
+
+    def of(self, trajectory: Trajectory) -> float:
+        sampled = sum(sum(segment.loss_mask) for segment in trajectory.segments)
+        excess = sampled - (self.max_tokens - self.buffer_tokens)
+        return -min(1.0, max(0.0, excess / self.buffer_tokens))
 
 
 def trained_masks(

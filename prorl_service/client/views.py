@@ -1,123 +1,66 @@
-"""The clients' methods for people: lists, texts, tokens, agents, training, events.
+"""The client's methods for people: lists, texts, tokens, agents, training, events."""
 
-`http` has the clients, which add how requests are sent.
-"""
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
-import asyncio
-import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, closing
-
-import httpx
-
-from prorl_service.client import view_requests
-from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
-from prorl_service.client.events import EventReception
-from prorl_service.client.requests import Answer, Request
+from prorl_service.client.calls import ServiceCalls
+from prorl_service.client.retries import EventReception, ServiceRequest
 from prorl_service.schemas.views import (
+    MAX_ROWS,
     AgentInfo,
+    Agents,
     Event,
     GroupQuery,
     GroupRows,
     RolloutQuery,
     RolloutRows,
     RolloutText,
+    RowFilter,
+    RowQuery,
     TokenSlice,
     Training,
 )
 
 
-class ViewMethods(ABC):
-    _retry_s: float
-    _idle_s: float
-
-    @property
-    @abstractmethod
-    def _http(self) -> httpx.Client: ...
-
-    @abstractmethod
-    def _send(self, request: Request[Answer]) -> Answer: ...
-
-    def groups(self, query: GroupQuery | None = None) -> GroupRows:
-        """Returns a page of groups in flight and ended, newest first."""
-        return self._send(view_requests.groups(query or GroupQuery()))
-
-    def rollouts(self, query: RolloutQuery | None = None) -> RolloutRows:
-        """Returns a page of rollouts in flight and ended, newest first."""
-        return self._send(view_requests.rollouts(query or RolloutQuery()))
-
-    def text(self, rollout_id: str, *, run: str | None = None) -> RolloutText:
-        """Returns the rollout as a conversation; `run` picks one if several runs have the id."""
-        return self._send(view_requests.text(rollout_id, run))
-
-    def tokens(
-        self,
-        rollout_id: str,
-        *,
-        segment: int = 0,
-        start: int = 0,
-        n: int = 1024,
-        run: str | None = None,
-    ) -> TokenSlice:
-        """Returns `n` tokens of a segment from `start` on; the prompt's come first."""
-        return self._send(view_requests.tokens(rollout_id, segment, start, n, run))
-
-    def page(
-        self, group_ids: Sequence[str], *, run: str | None = None, title: str | None = None
-    ) -> bytes:
-        """Returns whole groups as one HTML file, which needs no service."""
-        return self._send(view_requests.page(group_ids, run, title))
-
-    def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
-        """Returns statistics of `run`, or of the service's own run, by policy version."""
-        return self._send(view_requests.training(run, agent))
-
-    def agents(self) -> list[AgentInfo]:
-        return self._send(view_requests.AGENTS)
-
-    def events(self, last_id: str | None = None) -> Iterator[Event]:
-        """Yields live events after the event `last_id`, or from now on. Reconnects when the
-        connection breaks; the last event is `end`, when the service stops."""
-        reception = EventReception(last_id, self._retry_s, self._idle_s)
-        while not reception.is_over:
-            message = reception.build(self._http)
-            try:
-                with (
-                    readable_errors(message),
-                    closing(self._http.send(message, stream=True)) as response,
-                ):
-                    if response.is_error:
-                        response.read()
-                    raise_for_status(response)
-                    for chunk in response.iter_bytes():
-                        yield from reception.feed(chunk)
-                    reception.closed()
-            except ServiceCallError as error:
-                time.sleep(reception.delay_s(error))
-
-
-class AsyncViewMethods(ABC):
-    """Asynchronous `ViewMethods`."""
-
-    _retry_s: float
-    _idle_s: float
-
-    @property
-    @abstractmethod
-    def _http(self) -> httpx.AsyncClient: ...
-
-    @abstractmethod
-    async def _send(self, request: Request[Answer]) -> Answer: ...
-
+class ViewCalls(ServiceCalls):
     async def groups(self, query: GroupQuery | None = None) -> GroupRows:
-        return await self._send(view_requests.groups(query or GroupQuery()))
+        """Returns a page of groups in flight and ended, newest first."""
+        return await self._get("/v1/groups", GroupRows, _params(query))
 
     async def rollouts(self, query: RolloutQuery | None = None) -> RolloutRows:
-        return await self._send(view_requests.rollouts(query or RolloutQuery()))
+        """Returns a page of rollouts in flight and ended, newest first."""
+        return await self._get("/v1/rollouts", RolloutRows, _params(query))
+
+    async def group_pages(
+        self, wanted: GroupQuery, most: int | None = None
+    ) -> AsyncGenerator[GroupRows, None]:
+        """Yields all pages, none of whose rows is left out or repeated, with at most `most` groups
+        together; None: with all. What `wanted` says of pages does not count."""
+        left, before = most, None
+        while left is None or left > 0:
+            page = await self.groups(GroupQuery.model_validate(_page(wanted, left, before)))
+            yield page
+            left = None if left is None else left - len(page.groups)
+            before = page.next
+            if before is None:
+                return
+
+    async def rollout_pages(
+        self, wanted: RowFilter, most: int | None = None
+    ) -> AsyncGenerator[RolloutRows, None]:
+        """Yields pages of rollouts as `group_pages` does those of groups."""
+        left, before = most, None
+        while left is None or left > 0:
+            page = await self.rollouts(RolloutQuery.model_validate(_page(wanted, left, before)))
+            yield page
+            left = None if left is None else left - len(page.rollouts)
+            before = page.next
+            if before is None:
+                return
 
     async def text(self, rollout_id: str, *, run: str | None = None) -> RolloutText:
-        return await self._send(view_requests.text(rollout_id, run))
+        """Returns the rollout as a conversation; `run` picks one if several runs have the id."""
+        return await self._get(f"/v1/rollouts/{rollout_id}/text", RolloutText, _given(run=run))
 
     async def tokens(
         self,
@@ -128,32 +71,38 @@ class AsyncViewMethods(ABC):
         n: int = 1024,
         run: str | None = None,
     ) -> TokenSlice:
-        return await self._send(view_requests.tokens(rollout_id, segment, start, n, run))
+        """Returns `n` tokens of a segment from `start` on; the prompt's come first."""
+        params = _given(segment=segment, start=start, n=n, run=run)
+        return await self._get(f"/v1/rollouts/{rollout_id}/tokens", TokenSlice, params)
 
     async def page(
         self, group_ids: Sequence[str], *, run: str | None = None, title: str | None = None
     ) -> bytes:
-        return await self._send(view_requests.page(group_ids, run, title))
+        """Returns whole groups as one HTML file, which needs no service."""
+        params = _given(group_id=list(group_ids), run=run, title=title)
+        return await self._send(ServiceRequest("GET", "/v1/page", bytes, params=params))
 
     async def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
-        return await self._send(view_requests.training(run, agent))
+        """Returns statistics of `run`, or of the service's own run, by policy version."""
+        return await self._get("/v1/training", Training, _given(run=run, agent=agent))
 
     async def agents(self) -> list[AgentInfo]:
-        return await self._send(view_requests.AGENTS)
+        return (await self._get("/v1/agents", Agents)).agents
 
-    async def events(self, last_id: str | None = None) -> AsyncIterator[Event]:
-        reception = EventReception(last_id, self._retry_s, self._idle_s)
-        while not reception.is_over:
-            message = reception.build(self._http)
-            try:
-                with readable_errors(message):
-                    async with aclosing(await self._http.send(message, stream=True)) as response:
-                        if response.is_error:
-                            await response.aread()
-                        raise_for_status(response)
-                        async for chunk in response.aiter_bytes():
-                            for event in reception.feed(chunk):
-                                yield event
-                        reception.closed()
-            except ServiceCallError as error:
-                await asyncio.sleep(reception.delay_s(error))
+    def events(self, last_id: str | None = None) -> AsyncGenerator[Event, None]:
+        """Yields live events after the event `last_id`, or from now on. Reconnects when the
+        connection breaks; the last event is `end`, when the service stops."""
+        return self._receive(EventReception(last_id, self._retry_s))
+
+
+def _params(query: RowQuery | None) -> dict[str, Any]:
+    return {} if query is None else query.model_dump(mode="json", exclude_defaults=True)
+
+
+def _given(**params: Any) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def _page(wanted: RowFilter, left: int | None, before: str | None) -> dict[str, object]:
+    limit = MAX_ROWS if left is None else min(left, MAX_ROWS)
+    return {**dict(wanted), "limit": limit, "before": before}

@@ -16,7 +16,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.client.paging import rollout_pages
 from prorl_service.client.saved import TASKS, UnusableFile, read_rollouts, read_tasks, saved_steps
 from prorl_service.exports.record import Record
 from prorl_service.rollouts.journal.copy import groups_in, is_database
@@ -47,7 +46,7 @@ def of_service(url: str) -> Iterator[Record]:
     left_out = 0
     with RolloutClient(url, retry_s=SERVICE_RETRY_S) as client:
         wanted = RowFilter(run=client.status().run, state=list(TERMINAL_STATES))
-        for page in rollout_pages(client, wanted):
+        for page in client.rollout_pages(wanted):
             for row in page.rollouts:
                 rollout = _whole(client, row) if row.has_content else None
                 if rollout is not None:

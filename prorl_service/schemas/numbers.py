@@ -1,9 +1,10 @@
-"""Numbers that rollouts are judged by: the one rule for what a score is, and means that hold.
+"""Numbers that rollouts are judged by: the one rule for what a score is, means that hold, pass@k.
 
 A score enters where a verdict is made. Means are of whatever a journal or another service holds,
 which may be of a version without the rule. Makes no verdict on a group: `sampling.filter` does.
 """
 
+import math
 from collections.abc import Iterable
 from fractions import Fraction
 from statistics import fmean
@@ -41,3 +42,9 @@ def joint_mean(parts: Iterable[tuple[int, float | None]]) -> float | None:
     known = [(size, mean) for size, mean in parts if size and mean is not None]
     total = sum((size * Fraction(mean) for size, mean in known), Fraction())
     return float(total / sum(size for size, _ in known)) if known else None
+
+
+def pass_at_k(rollouts: int, solved: int, k: int) -> float:
+    """Returns the chance that one of `k` of these rollouts solves their task, as `solved` of them
+    did: the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374)."""
+    return 1.0 - math.comb(rollouts - solved, k) / math.comb(rollouts, k)

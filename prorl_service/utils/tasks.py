@@ -1,4 +1,4 @@
-"""Background tasks, their owners, conditions that tasks wait for, and calls made together.
+"""Background tasks, their owners, and conditions that tasks wait for.
 
 An owner keeps its tasks until they have ended and notices when one dies: the reason is logged and
 kept in `failure`, which makes `/health` fail. A service without its workers is not healthy; one
@@ -7,7 +7,7 @@ that failed at a single group or rollout is.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -81,17 +81,6 @@ class TaskOwner:
             for task in tasks:
                 self.cancel(task)
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Returns all results in the order of the calls. Raises the first error once all have ended."""
-    found = await asyncio.gather(*calls, return_exceptions=True)
-    results = []
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-        results.append(one)
-    return results
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError, model_validator
 
-from prorl_service.client.cells import URLS
+from prorl_service.client.calls import ServiceUrl
 from prorl_service.errors import ProRLError
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Limits, Sampling, WireModel
@@ -25,7 +25,7 @@ class BadSettings(ProRLError):
 
 
 class Service(WireModel):
-    url: str | None = Field(None, pattern=URLS)
+    url: ServiceUrl | None = None
     options: list[str]
 
 

@@ -1,25 +1,26 @@
 """Both clients over real HTTP, against a server with scripted answers and faults."""
 
-import asyncio
 import json
-from collections import deque
+import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError, WaitTimeout
+from prorl_service import __version__
+from prorl_service.client import (
+    RolloutClient,
+    ServiceCallError,
+    WaitTimeout,
+    retries,
+)
 from prorl_service.errors import BackendUnavailable, Conflict, InvalidRequest, ProRLError
 from prorl_service.schemas import (
     Backends,
     BackendState,
     BackendStatus,
-    ErrorResponse,
     FinishReason,
     Group,
     Message,
@@ -35,120 +36,17 @@ from prorl_service.schemas import (
     WeightsReport,
 )
 from prorl_service.schemas.arrays import PACKED, PACKED_MEDIA_TYPE
+from tests.client.scripted import (
+    Reply,
+    ScriptedService,
+    answers,
+    fails,
+    hangs_up,
+    raw,
+    streams,
+)
 
-Reply = Callable[[BaseHTTPRequestHandler], None]
 Invoke = Callable[..., Any]
-
-
-@dataclass
-class Service:
-    """A service that answers the n-th request with the n-th reply."""
-
-    url: str = ""
-    replies: deque[Reply] = field(default_factory=deque)
-    requests: list[tuple[str, str, bytes]] = field(default_factory=list)
-    accept: str = ""
-    authorization: str | None = None
-
-    def will(self, *replies: Reply) -> None:
-        self.replies.extend(replies)
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    script = Service()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self) -> None:
-            script.accept = self.headers["Accept"]
-            script.authorization = self.headers["Authorization"]
-            script.requests.append((self.command, self.path, read_body(self)))
-            script.replies.popleft()(self)
-
-        do_GET = do_POST = do_PUT = do_DELETE = answer
-
-        def log_message(self, *args: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as pool:
-        script.url = f"http://127.0.0.1:{server.server_port}"
-        pool.submit(server.serve_forever, 0.01)
-        yield script
-        server.shutdown()
-    assert not script.replies, "the client made fewer calls than expected"
-
-
-@pytest.fixture(params=["sync", "async"])
-def invoke(request: pytest.FixtureRequest, service: Service) -> Invoke:
-    """`invoke("wait", ids, 5)` calls the method on a fresh client; streams become lists."""
-
-    def sync(method: str, *args: Any, **options: Any) -> Any:
-        with RolloutClient(service.url, **options) as client:
-            answer = getattr(client, method)(*args)
-            return list(answer) if method == "stream" else answer
-
-    async def asynchronous(method: str, *args: Any, **options: Any) -> Any:
-        async with AsyncRolloutClient(service.url, **options) as client:
-            answer = getattr(client, method)(*args)
-            return [one async for one in answer] if method == "stream" else await answer
-
-    def run(method: str, *args: Any, **options: Any) -> Any:
-        return asyncio.run(asynchronous(method, *args, **options))
-
-    return sync if request.param == "sync" else run
-
-
-def read_body(handler: BaseHTTPRequestHandler) -> bytes:
-    if handler.headers["Transfer-Encoding"] != "chunked":
-        return handler.rfile.read(int(handler.headers["Content-Length"] or 0))
-    chunks = []
-    while size := int(handler.rfile.readline(), 16):
-        chunks.append(handler.rfile.read(size))
-        handler.rfile.readline()
-    handler.rfile.readline()
-    return b"".join(chunks)
-
-
-def answers(model: BaseModel, status: int = 200) -> Reply:
-    return raw(model.model_dump_json(context=PACKED).encode(), status)
-
-
-def fails(error: ProRLError, status: int | None = None) -> Reply:
-    return answers(ErrorResponse(error=error.info()), status or error.status)
-
-
-def raw(body: bytes, status: int = 200) -> Reply:
-    def reply(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return reply
-
-
-def hangs_up(handler: BaseHTTPRequestHandler) -> None:
-    handler.close_connection = True
-
-
-def streams(*pieces: bytes, breaks: bool = False, hold: Event | None = None) -> Reply:
-    """Returns a chunked reply; `breaks` drops the connection instead of ending it, after `hold`."""
-
-    def reply(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Transfer-Encoding", "chunked")
-        handler.end_headers()
-        for piece in pieces:
-            handler.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        if hold is not None:
-            hold.wait(30)
-        if breaks:
-            handler.close_connection = True
-        else:
-            handler.wfile.write(b"0\r\n\r\n")
-
-    return reply
 
 
 def group(n: int = 2) -> Group:
@@ -232,7 +130,7 @@ REPORT = WeightsReport(version=3, applied=["b0"], pending=[])
     ],
 )
 def test_each_call_is_sent_and_parsed(
-    service: Service,
+    service: ScriptedService,
     invoke: Invoke,
     method: str,
     args: tuple[Any, ...],
@@ -246,7 +144,7 @@ def test_each_call_is_sent_and_parsed(
     assert f"{sent_method} {path}" == request_line
 
 
-def test_submit_sends_what_the_service_needs(service: Service, invoke: Invoke) -> None:
+def test_submit_sends_what_the_service_needs(service: ScriptedService, invoke: Invoke) -> None:
     service.will(answers(Rollouts(rollouts=[]), 202))
     invoke("submit", [group(n=3)], token="secret")
     sent = json.loads(service.requests[0][2])["groups"][0]
@@ -256,21 +154,23 @@ def test_submit_sends_what_the_service_needs(service: Service, invoke: Invoke) -
 
 @pytest.mark.parametrize(("wire", "packed"), [("packed", True), ("json", False)])
 def test_the_wire_format_is_requested(
-    service: Service, invoke: Invoke, wire: str, packed: bool
+    service: ScriptedService, invoke: Invoke, wire: str, packed: bool
 ) -> None:
     service.will(raw(rollout(0).model_dump_json(context=PACKED if packed else None).encode()))
     assert invoke("get", "r.0", wire=wire) == rollout(0)
     assert (PACKED_MEDIA_TYPE in service.accept) is packed
 
 
-def test_health_passes_only_for_a_rollout_service(service: Service, invoke: Invoke) -> None:
+def test_health_passes_only_for_a_rollout_service(service: ScriptedService, invoke: Invoke) -> None:
     service.will(raw(b'{"status":"ok"}'), raw(b"<html>"))
     invoke("health")
     with pytest.raises(ServiceCallError, match="UnexpectedAnswer"):
         invoke("health")
 
 
-def test_wait_returns_rollouts_in_the_order_asked_for(service: Service, invoke: Invoke) -> None:
+def test_wait_returns_rollouts_in_the_order_asked_for(
+    service: ScriptedService, invoke: Invoke
+) -> None:
     service.will(streams(line(1), b"\n", line(0)))
     assert [one.index for one in invoke("wait", ["run-0-0.0", "run-0-0.1"], 5)] == [0, 1]
 
@@ -279,7 +179,9 @@ def test_an_empty_wait_sends_no_request(invoke: Invoke) -> None:
     assert invoke("wait", [], 5) == []
 
 
-def test_lines_may_be_cut_anywhere_and_hold_any_text(service: Service, invoke: Invoke) -> None:
+def test_lines_may_be_cut_anywhere_and_hold_any_text(
+    service: ScriptedService, invoke: Invoke
+) -> None:
     content = line(0, "a\u2028b\u0085c") + line(1)
     cuts = [content[i : i + 7] for i in range(0, len(content), 7)]
     service.will(streams(*cuts))
@@ -288,7 +190,7 @@ def test_lines_may_be_cut_anywhere_and_hold_any_text(service: Service, invoke: I
 
 @pytest.mark.slow
 def test_a_broken_stream_is_resumed_for_the_missing_rollouts(
-    service: Service, invoke: Invoke
+    service: ScriptedService, invoke: Invoke
 ) -> None:
     half_a_line = line(1)[:40]
     service.will(
@@ -304,7 +206,7 @@ def test_a_broken_stream_is_resumed_for_the_missing_rollouts(
     assert asked == [ids, ids[1:], ids[1:], ids[1:], ids[2:]]
 
 
-def test_wait_times_out_with_the_pending_ids(service: Service, invoke: Invoke) -> None:
+def test_wait_times_out_with_the_pending_ids(service: ScriptedService, invoke: Invoke) -> None:
     let_go = Event()
     service.will(streams(line(0), hold=let_go))
     with pytest.raises(WaitTimeout, match=r"1 rollouts did not end within 0\.3 s") as caught:
@@ -314,7 +216,7 @@ def test_wait_times_out_with_the_pending_ids(service: Service, invoke: Invoke) -
     assert isinstance(caught.value, TimeoutError)
 
 
-def test_unknown_rollout_ends_a_stream(service: Service, invoke: Invoke) -> None:
+def test_unknown_rollout_ends_a_stream(service: ScriptedService, invoke: Invoke) -> None:
     service.will(fails(InvalidRequest("no rollout 'x'"), 404))
     with pytest.raises(ServiceCallError, match="404 InvalidRequest: no rollout 'x'"):
         invoke("stream", ["x"], 5)
@@ -326,12 +228,14 @@ def test_unknown_rollout_ends_a_stream(service: Service, invoke: Invoke) -> None
     [hangs_up, fails(BackendUnavailable("no engine")), raw(b"<h1>Bad Gateway</h1>", 502)],
     ids=["connection dropped", "503", "a proxy's 502"],
 )
-def test_transient_failures_are_retried(service: Service, invoke: Invoke, fault: Reply) -> None:
+def test_transient_failures_are_retried(
+    service: ScriptedService, invoke: Invoke, fault: Reply
+) -> None:
     service.will(fault, fault, answers(STATUS))
     assert invoke("status") == STATUS
 
 
-def test_retries_end_with_their_budget(service: Service, invoke: Invoke) -> None:
+def test_retries_end_with_their_budget(service: ScriptedService, invoke: Invoke) -> None:
     service.will(fails(BackendUnavailable("no engine is up", hint="start one")))
     with pytest.raises(ServiceCallError, match="503 BackendUnavailable: no engine is up") as caught:
         invoke("status", retry_s=0)
@@ -340,7 +244,9 @@ def test_retries_end_with_their_budget(service: Service, invoke: Invoke) -> None
     assert caught.value.hint == "start one"
 
 
-def test_refusals_are_not_retried_and_say_what_to_do(service: Service, invoke: Invoke) -> None:
+def test_refusals_are_not_retried_and_say_what_to_do(
+    service: ScriptedService, invoke: Invoke
+) -> None:
     service.will(
         fails(Conflict("group 'run-0-0' exists with other content", hint="use a new group_id")),
         fails(InvalidRequest.of_field("groups.0.limits.max_turns", "must be at least 1")),
@@ -366,17 +272,64 @@ def test_unreachable_service_is_named(unused_tcp_port: int) -> None:
         client.health()
 
 
-def test_a_url_without_a_scheme_is_refused_immediately() -> None:
-    with pytest.raises(ProRLError, match="'localhost:8080' is not a service's URL") as refused:
-        RolloutClient("localhost:8080")
-    assert refused.value.hint == "write it as 'http://localhost:8080'"
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [("status",), ("stream", ["g.0"], 60)])
+def test_a_dead_service_is_reported_repeatedly(
+    service: ScriptedService,
+    invoke: Invoke,
+    call: tuple[Any, ...],
+    unused_tcp_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(retries, "FIRST_WARNING_S", 0.05)
+    monkeypatch.setattr(retries, "NEXT_WARNING_S", 0.05)
+    monkeypatch.setattr(retries, "LAST_DELAY_S", 0.1)
+    service.url = f"http://127.0.0.1:{unused_tcp_port}"
+    with pytest.raises(ServiceCallError):
+        invoke(*call, retry_s=0.8)
+    lines = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert len(lines) > 1
+    assert all(service.url in line and "ConnectError" in line for line in lines)
+    assert all("\n" not in line for line in lines)
 
 
-@pytest.mark.parametrize("url", ["http://localhost:80:", "http://localhost:port"])
-def test_a_url_that_cannot_be_read_is_said_in_one_line(url: str) -> None:
-    with pytest.raises(ProRLError, match="is not a service's URL: Invalid port") as refused:
+def test_a_short_outage_is_not_logged(
+    unused_tcp_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    with RolloutClient(url, retry_s=0.8) as client, pytest.raises(ServiceCallError):
+        client.status()
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_versions_that_differ_are_reported_once(
+    service: ScriptedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in ("9.9", "9.9", __version__):
+        service.will(answers(STATUS.model_copy(update={"version": version})))
+    with RolloutClient(service.url) as client:
+        assert [client.status().version for _ in range(3)] == ["9.9", "9.9", __version__]
+    (line,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert "the service is prorl-service 9.9, this client is" in line
+
+
+@pytest.mark.parametrize(
+    ("url", "message", "hint"),
+    [
+        ("localhost:8080", "is not a service's URL", "write it as 'http://localhost:8080'"),
+        ("http://localhost:80:", "is not a service's URL: Invalid port", "'http://HOST:PORT'"),
+        ("http://localhost:port", "is not a service's URL: Invalid port", "'http://HOST:PORT'"),
+        ("http://a:8080,http://b:8080", "names several services", "name one front"),
+    ],
+)
+def test_what_is_not_the_url_of_one_service_is_refused_in_one_line(
+    url: str, message: str, hint: str
+) -> None:
+    with pytest.raises(ProRLError, match=f"'{url}' {message}") as refused:
         RolloutClient(url)
-    assert refused.value.hint == "write it as 'http://HOST:PORT'"
+    assert hint in refused.value.hint
+    assert "\n" not in str(refused.value)
 
 
 class Pieces:
@@ -387,14 +340,33 @@ class Pieces:
         yield b"tail"
 
 
-def test_weights_are_sent_again_after_a_fault(service: Service, invoke: Invoke) -> None:
+def test_weights_are_sent_again_after_a_fault(service: ScriptedService, invoke: Invoke) -> None:
     service.will(hangs_up, answers(REPORT))
     assert invoke("stream_weights", Pieces()) == REPORT
     assert service.requests[0] == service.requests[1], "one push, sent twice"
     assert service.requests[0][2] == b"headtail"
 
 
-def test_one_shot_weights_are_not_sent_twice(service: Service, invoke: Invoke) -> None:
+def test_one_shot_weights_are_not_sent_twice(service: ScriptedService, invoke: Invoke) -> None:
     service.will(hangs_up)
     with pytest.raises(ServiceCallError):
         invoke("stream_weights", iter(Pieces()))
+
+
+async def test_a_blocking_client_works_in_a_running_loop(service: ScriptedService) -> None:
+    service.will(answers(STATUS), streams(line(0), line(1)))
+    with RolloutClient(service.url) as client:
+        assert client.status() == STATUS
+        assert [one.index for one in client.wait(["run-0-0.0", "run-0-0.1"], 5)] == [0, 1]
+
+
+def test_an_interrupted_call_leaves_the_client_usable(service: ScriptedService) -> None:
+    def interrupted() -> Iterator[bytes]:
+        yield b"head"
+        raise KeyboardInterrupt
+
+    service.will(answers(STATUS))
+    with RolloutClient(service.url) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.stream_weights(interrupted())
+        assert client.status() == STATUS

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from prorl_service.client import RolloutClient
-from prorl_service.client.connections import CA_FILE
+from prorl_service.client.calls import CA_FILE
 from prorl_service.errors import ProRLError
 
 

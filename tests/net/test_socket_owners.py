@@ -65,7 +65,7 @@ def test_the_server_of_another_user_gets_no_token(
         url = f"http://{host}:{port}"
         assert authorization(url) == {}
         with RolloutClient(url) as client:
-            assert "Authorization" not in client._http.headers
+            assert "Authorization" not in client._client._http.headers
         assert authorization(url, "given") == {"Authorization": "Bearer given"}
     assert f"{url} belongs to user {OTHER_USER}" in caplog.text
     assert header["Authorization"].split()[1] not in caplog.text

@@ -10,9 +10,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.client.merging import task_problems
 from prorl_service.errors import field_problems
-from prorl_service.schemas import BackendSpec, Group, Sampling, Task, TaskProblem
+from prorl_service.schemas import BackendSpec, Group, Sampling, Task
 from prorl_service.schemas.base import MAX_CHECKS_PER_REQUEST
 from prorl_service.testing import StubEngine
 from tests.server.application import Settings, serving
@@ -151,9 +150,3 @@ async def test_a_refusal_names_the_task_for_what_the_wire_type_refuses_too(url: 
     assert "task q03: messages: List should have at least 1 item" in said
     assert "groups.2.n: " in said
     assert "groups.3.task.task_id: Field required" in said
-
-
-def test_several_fronts_tell_each_problem_once() -> None:
-    first = TaskProblem(index=4, task_id="e", field="data", message="missing")
-    second = TaskProblem(index=1, task_id="b", field="agent", message="no agent")
-    assert task_problems({"a": [first], "b": [second, first]}) == [second, first]

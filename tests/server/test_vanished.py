@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.client.blocking import finished
 from prorl_service.net.connections import Bounds
 from prorl_service.net.sockets import NOTICE_VANISHED, listener
 from prorl_service.schemas import BackendSpec, RolloutState
@@ -152,7 +153,11 @@ async def test_connections_that_a_blocking_client_opens_have_the_options(
     engine: StubEngine,
 ) -> None:
     def options() -> dict[tuple[int, int], int]:
-        with RolloutClient(engine.url) as client, client._http.stream("GET", "/health") as response:
-            return options_of(response.extensions["network_stream"].get_extra_info("socket"))
+        with RolloutClient(engine.url) as client:
+            http = client._client._http
+            response = finished(http.send(http.build_request("GET", "/health"), stream=True))
+            found = options_of(response.extensions["network_stream"].get_extra_info("socket"))
+            finished(response.aclose())
+            return found
 
     assert await asyncio.to_thread(options) == WANTED

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.trainable import SoftPunishment
 from prorl_service.schemas import (
     Blame,
     ErrorInfo,

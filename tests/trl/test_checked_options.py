@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.trainable import SoftPunishment
 from prorl_service.schemas import Limits
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import ProRLRollout

@@ -9,8 +9,8 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.client.overlong import SoftPunishment
 from prorl_service.client.sampling import AllGroupsFail
+from prorl_service.client.trainable import SoftPunishment
 from prorl_service.schemas import TERMINAL_STATES, Rollout, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_trl import ProRLRollout, checks, rollout

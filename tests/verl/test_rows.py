@@ -4,8 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.client.overlong import SoftPunishment
-from prorl_service.client.trainable import failure_of
+from prorl_service.client.trainable import SoftPunishment, failure_of
 from prorl_service.schemas import (
     NOT_SAMPLED,
     Blame,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from prorl_service.client.overlong import SoftPunishment
-from prorl_service.client.trainable import failure_of
+from prorl_service.client.trainable import SoftPunishment, failure_of
 from prorl_service.schemas import Group, Limits, Message, Rollout, Task
 from prorl_verl.rows import Row
 from prorl_verl.scoring import Scoring, compute_score_of

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from prorl_service.client.datasets import ChatMessage, task_from, task_payload
 from prorl_service.client.metrics import Outcome, metrics, outcome_of
-from prorl_service.client.overlong import SoftPunishment
 from prorl_service.client.trainable import (
+    SoftPunishment,
     failure_of,
     is_cut_off,
     other_policy,

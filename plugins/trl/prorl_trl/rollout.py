@@ -55,7 +55,7 @@ class RolloutsFailed(ProRLError):
 class ProRLRollout:
     """Pass it as `rollout_func`, and its `reward_funcs` as `reward_funcs`.
 
-    `url`: the rollout service, or several fronts with commas between them.
+    `url`: the rollout service, or the front of several.
     `token`: its bearer token; default: as for `RolloutClient`.
     `agent`: agent for prompts that name none; see `with_task`.
     `limits`: of each rollout; `max_response_tokens` None takes `GRPOConfig.max_completion_length`.

@@ -147,9 +147,8 @@ def send(
     else:
         file = SafetensorsFile(weights.whole_model, _dtype(terms))
     directory = Path(terms.directory)
-    # Several fronts name no probe. Unlike `Path.exists`, `os.path.exists` is false also for what
-    # another user's directory hides.
-    is_there = bool(terms.probe) and os.path.exists(directory / terms.probe)
+    # Unlike `Path.exists`, `os.path.exists` is false also for what another user's directory hides.
+    is_there = os.path.exists(directory / terms.probe)
     is_shared = is_there and os.access(directory, os.W_OK)
     if is_first:
         whole = f"adapter merged: {terms.reason}" if terms.reason else "whole model"

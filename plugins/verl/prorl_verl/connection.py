@@ -19,7 +19,6 @@ from verl.utils import hf_tokenizer
 from verl.utils.fs import copy_to_local
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
-from prorl_service.client.cells import fronts_in
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 from prorl_verl.checks import BadConfiguration
@@ -86,8 +85,7 @@ class Connection:
         port = await self._gateway.start(bind, self.settings.gateway.port)
         self.url = f"http://{host}:{port}"
         async with self._new_client(FIRST_CONTACT_S) as client:
-            for front in client.each_front():
-                await self._register(front)
+            await self._register(client)
             await self._check_tokenizer(client)
         self._renewal = asyncio.create_task(self._renew())
         logger.info("%s serves %s", self.url, self.settings.url)
@@ -95,20 +93,18 @@ class Connection:
 
     def _host(self) -> str:
         """Returns the gateway's host; loopback is enough for a service on this machine."""
-        hosts = {urlsplit(one).hostname or "" for one in fronts_in(self.settings.url)}
-        own = LOOPBACK[1] if hosts <= {*LOOPBACK} else ray.util.get_node_ip_address()
+        is_here = urlsplit(self.settings.url).hostname in LOOPBACK
+        own = LOOPBACK[1] if is_here else ray.util.get_node_ip_address()
         return self.settings.gateway.host or own
 
-    async def _register(self, front: AsyncRolloutClient) -> None:
-        """Adds the gateway, which is in front of all engines, to one front. Each front may have its
-        share of the calls."""
-        fronts = len(fronts_in(self.settings.url))
-        await front.add_backend(
+    async def _register(self, client: AsyncRolloutClient) -> None:
+        """Adds the gateway, which is in front of all engines."""
+        await client.add_backend(
             self.url,
             self.settings.tokenizer,
             api_key=self._api_key,
             lease_s=BACKEND_LEASE_S,
-            max_calls=max(1, self.settings.gateway.max_in_flight // fronts),
+            max_calls=self.settings.gateway.max_in_flight,
         )
 
     async def _check_tokenizer(self, client: AsyncRolloutClient) -> None:
@@ -126,14 +122,10 @@ class Connection:
                     async with asyncio.timeout(RENEW_S):
                         await self._has_news.wait()
                 self._has_news.clear()
-                for front in client.each_front():
-                    await self._renew_at(front)
-
-    async def _renew_at(self, front: AsyncRolloutClient) -> None:
-        try:
-            await self._register(front)
-        except ServiceCallError as error:
-            logger.warning("%s: the gateway's lease is not renewed: %s", self.url, error)
+                try:
+                    await self._register(client)
+                except ServiceCallError as error:
+                    logger.warning("%s: the gateway's lease is not renewed: %s", self.url, error)
 
     def _new_client(self, retry_s: float) -> AsyncRolloutClient:
         return AsyncRolloutClient(
@@ -154,8 +146,7 @@ class Connection:
                     client.cancel(rollout_ids)
                 if sampler_id is not None:
                     client.delete_sampler(sampler_id)
-                for front in client.each_front():
-                    front.remove_backend(self.url.split("://", 1)[1])
+                client.remove_backend(self.url.split("://", 1)[1])
         except ServiceCallError as error:
             logger.info("%s was not told that this trainer ends: %s", self.settings.url, error)
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from prorl_service.client.overlong import SoftPunishment
 from prorl_service.client.trainable import (
+    SoftPunishment,
     failure_of,
     is_cut_off,
     other_policy,

@@ -19,7 +19,7 @@ from omegaconf import open_dict
 from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 
-from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.trainable import SoftPunishment
 from prorl_service.schemas import Blame, ErrorInfo, Rollout
 from prorl_verl.rows import Row, rows_of
 from prorl_verl.store import Prompt

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 from omegaconf import OmegaConf
 from pydantic import Field, field_validator, model_validator
 
-from prorl_service.client.cells import URLS
-from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.calls import ServiceUrl
 from prorl_service.client.policy import kept_training_id
+from prorl_service.client.trainable import SoftPunishment
 from prorl_service.schemas import Limits, Sampling, WireModel
 from prorl_service.schemas.sampling import SamplerSpec
 
@@ -71,7 +71,7 @@ class GatewaySettings(WireModel):
 
 
 class Settings(WireModel):
-    url: str = Field(pattern=URLS)
+    url: ServiceUrl
     token_file: Path | None = None
     agent: str | None = None
     image: str | None = None

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from prorl_service.client.pass_at_k import chance
+from prorl_service.schemas import numbers
 
 Z_95 = 1.959963984540054
 RESAMPLES = 10_000
@@ -56,7 +56,7 @@ def pass_at_k(solved: Mapping[str, Sequence[bool | None]], k: int) -> Share:
     The interval is the bootstrap's over instances (percentiles of `RESAMPLES` means): no closed
     form is known for a mean of such shares. It is too narrow for few instances.
     """
-    values = [chance(len(one), sum(map(bool, one)), k) for one in solved.values()]
+    values = [numbers.pass_at_k(len(one), sum(map(bool, one)), k) for one in solved.values()]
     distinct, counts = np.unique(values, return_counts=True)
     generator = np.random.default_rng(0)
     drawn = generator.multinomial(len(values), counts / len(values), size=RESAMPLES)

@@ -103,19 +103,6 @@ async def test_weights_go_by_a_shared_directory_or_else_over_http(
     assert ("over HTTP" in caplog.text) == (ways == ["http"])
 
 
-async def test_several_fronts_get_weights_over_http(
-    engine: StubEngine, url: str, tiny_model: Path
-) -> None:
-    async with StubEngine(tiny_model, lambda _: [1]) as other:
-        settings = Settings(backends=(BackendSpec(url=other.url),), sandbox="process")
-        async with serving(settings) as second:
-            client = await asyncio.to_thread(send_once, Client, f"{url},{second}")
-    assert client.ways == ["http"]
-    for one in (engine, other):
-        assert isinstance(one.weights, bytes)
-        assert one.weights == ONES
-
-
 async def test_files_that_are_no_longer_needed_are_removed(
     engine: StubEngine, url: str, tmp_path: Path
 ) -> None:

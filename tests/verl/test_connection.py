@@ -45,26 +45,10 @@ async def test_the_gateway_is_an_engine_that_the_service_can_call(
         met = await connection(service.url, policy, policy).start()
         with RolloutClient(service.url) as client:
             (backend,) = client.backends()
-        assert (backend.url, backend.state) == (met.url, BackendState.HEALTHY)
-        met.give_up([], None)
-
-
-async def test_each_of_several_fronts_has_the_gateway_and_its_share_of_the_calls(
-    policy: Path, tmp_path: Path
-) -> None:
-    with (
-        local.service([], log=tmp_path / "first.log", options=OPTIONS) as first,
-        local.service([], log=tmp_path / "second.log", options=OPTIONS) as second,
-    ):
-        met = await connection(f"{first.url},{second.url}", policy, policy).start()
-        for service in (first, second):
-            with RolloutClient(service.url) as client:
-                (backend,) = client.backends()
-            assert (backend.url, backend.max_calls) == (met.url, 384)
-        await asyncio.to_thread(met.give_up, [], None)
-        for service in (first, second):
-            with RolloutClient(service.url) as client:
-                assert not client.backends()
+            assert (backend.url, backend.state) == (met.url, BackendState.HEALTHY)
+            assert backend.max_calls == 768
+            await asyncio.to_thread(met.give_up, [], None)
+            assert not client.backends()
 
 
 async def test_another_tokenizer_of_the_same_size_is_refused(policy: Path, tmp_path: Path) -> None:

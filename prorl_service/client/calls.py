@@ -234,7 +234,7 @@ class ServiceCalls:
             request.method,
             request.path,
             content=body,
-            params=request.params,
+            params=request.params or None,
             headers={**request.headers, **headers},
             timeout=httpx.Timeout(idle_s, connect=connect_s, read=read_s),
         )

@@ -53,7 +53,7 @@ WEIGHTS_TIMEOUT_S = 900.0
 logger = logging.getLogger(__name__)
 
 
-class _Health(BaseModel):
+class _ServiceHealth(BaseModel):
     status: Literal["ok"]
 
 
@@ -246,7 +246,7 @@ class AsyncRolloutClient(ViewCalls):
 
     async def health(self) -> None:
         """Raises `ServiceCallError` unless a rollout service answers."""
-        await self._get("/health", _Health)
+        await self._get("/health", _ServiceHealth)
 
 
 def _gateway_of(rollout_id: str) -> str:

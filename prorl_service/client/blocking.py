@@ -68,17 +68,17 @@ class _BlockingTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if not isinstance(request.stream, httpx.SyncByteStream):
-            request.stream = _Body(request.stream)
+            request.stream = _RequestBody(request.stream)
         response = self._transport.handle_request(request)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _Parts(response.stream)
+        response.stream = _ResponseBody(response.stream)
         return response
 
     async def aclose(self) -> None:
         self._transport.close()
 
 
-class _Body(httpx.SyncByteStream):
+class _RequestBody(httpx.SyncByteStream):
     def __init__(self, parts: httpx.AsyncByteStream) -> None:
         self._parts = parts
 
@@ -86,7 +86,7 @@ class _Body(httpx.SyncByteStream):
         return each(aiter(self._parts))
 
 
-class _Parts(httpx.AsyncByteStream):
+class _ResponseBody(httpx.AsyncByteStream):
     def __init__(self, parts: httpx.SyncByteStream) -> None:
         self._parts = parts
 

@@ -35,7 +35,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 def test_the_api_is_rendered_out_of_the_docstrings(site: Path) -> None:
     page = (site / "reference" / "python" / "index.html").read_text(encoding="utf-8")
-    assert "Start all rollouts of <code>groups</code>" in page
+    assert "Starts all rollouts of <code>groups</code>" in page
     assert ":::" not in page
 
 

@@ -55,7 +55,7 @@ def _line(row: Row, runs: Runs) -> dict[str, object]:
     actions = sorted(ms for one in valid for ms in one.action_ms)
     return {
         "row": row.name,
-        "switches": " ".join(row.ablate),
+        "switches": " ".join(row.switches),
         "base": row.base,
         "ratio": _rounded(median(own)) if own else None,
         "low": _rounded(low),

@@ -1,8 +1,8 @@
 """The rows: each takes one optimisation away, and is compared with a row that has all.
 
 Load balancing shows where engines differ, so it has a base of its own with one slow engine. What
-belongs to the client (`surplus`) or to a tool (bash) is set there, the rest by switches of the
-service; none needs code of its own.
+belongs to the client (`surplus`) or to a tool (bash) is set there, the rest in the process of the
+service (`service`).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ ALL, ALL_SLOW = "all", "all, one engine slow"
 @dataclass(frozen=True, slots=True)
 class Row:
     name: str
-    ablate: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    """Parts of the service that are replaced; see `service`."""
     base: str = ALL
     """Row that it is compared with."""
     surplus: Literal["carry", "cancel"] = "carry"

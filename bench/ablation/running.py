@@ -1,6 +1,7 @@
 """One run of a row: a service of its own, over the modelled engines, and the draws of a trainer."""
 
 import json
+import sys
 import time
 import urllib.request
 from collections import Counter
@@ -84,20 +85,23 @@ def run(
     """`tmux_ms`: measured times of bash calls through tmux."""
     engines.reset(seed, size.pace, row.slowness)
     with (
-        local.service(engines.urls, log=log, options=_options(row, size)) as service,
+        local.running(_command(row, size, engines.urls), log=log) as service,
         RolloutClient(service.url) as client,
     ):
-        assert client.status().ablations == list(row.ablate)
         return _draw_all(row, seed, size, engines, list(tmux_ms) if row.has_tmux else [], client)
 
 
-def _options(row: Row, size: Size) -> list[str]:
+def _command(row: Row, size: Size, engines: Sequence[str]) -> list[str]:
+    """Returns the command of the service. In turn, nothing is done ahead of RUN."""
+    is_serial = "pipeline=serial" in row.switches
     return [
+        *(sys.executable, "-m", "bench.ablation.service", " ".join(row.switches)),
+        *("serve", "--journal", "none", *(f"--backend={url}" for url in engines)),
         *("--agent", f"{AblationAgent.__module__}:{AblationAgent.__qualname__}"),
         *("--sandbox", "bubblewrap", "--drain-s", "0"),
         *("--run-workers", str(size.slots), "--eval-workers", str(size.eval_workers)),
-        *("--warm-sandboxes", str(row.warm_sandboxes)),
-        *(one for name in row.ablate for one in ("--ablate", name)),
+        *("--warm-sandboxes", str(0 if is_serial else row.warm_sandboxes)),
+        *(("--init-workers", str(size.slots), "--ready-rollouts", "1") if is_serial else ()),
     ]
 
 

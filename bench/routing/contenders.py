@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from prorl_service.ablations.routers import ConsistentHash, MinHeap, RoundRobin
+from bench.ablation.routers import ConsistentHash, MinHeap, RoundRobin
 from prorl_service.inference.routing import LeastExpectedTime, Router
 
 OURS = "ours"

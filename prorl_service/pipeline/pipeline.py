@@ -62,11 +62,9 @@ class Pipeline(RolloutExecutor):
         *,
         max_unfinished: int = 50_000,
         shared: Path | None = None,
-        later_stages: type[StagePool] = StagePool,
     ) -> None:
         """`journal` must be open for as long as this runs. `shared`: directory through which
-        rollouts of fronts are handed over to another service when this one ends. `later_stages`:
-        kind of RUN and EVAL."""
+        rollouts of fronts are handed over to another service when this one ends."""
         self._services = services or OperatorServices()
         validator = Validator(agents, backends, Local(sandboxes, self._services))
         super().__init__(journal, validator, max_unfinished=max_unfinished)
@@ -98,7 +96,7 @@ class Pipeline(RolloutExecutor):
             on_failure=self._on_failure,
             on_timeout=self._on_timeout,
         )
-        self._run = later_stages(
+        self._run = StagePool(
             Stage.RUN,
             workers=config.run_workers,
             queue=FifoQueue(config.ready_rollouts),
@@ -110,7 +108,7 @@ class Pipeline(RolloutExecutor):
             on_failure=self._on_failure,
             on_timeout=self._on_timeout,
         )
-        self._eval = later_stages(
+        self._eval = StagePool(
             Stage.EVAL,
             workers=config.eval_workers,
             queue=FifoQueue(),

@@ -76,10 +76,7 @@ class StagePool:
             await self._on_failure(record, None)
         else:
             record.is_waiting = True
-            await self._queued(record)
-
-    async def _queued(self, record: RolloutRecord) -> None:
-        await self._queue.put(record)
+            await self._queue.put(record)
 
     def put_nowait(self, record: RolloutRecord) -> None:
         self._queue.put_nowait(record)

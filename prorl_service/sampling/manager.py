@@ -10,7 +10,6 @@ from functools import partial
 from prorl_service.errors import Conflict
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
-from prorl_service.sampling.filter import outcome
 from prorl_service.sampling.runner import (
     Executor,
     SamplerRunner,
@@ -18,7 +17,6 @@ from prorl_service.sampling.runner import (
     Weights,
     unknown_sampler,
 )
-from prorl_service.sampling.sampler import GroupVerdict
 from prorl_service.sampling.tables import CandidateRow
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_service.utils.tasks import TaskOwner
@@ -29,18 +27,11 @@ log = logging.getLogger(__name__)
 class SamplerManager:
     """Owner of all samplers. Enter it inside the contexts of the journal and the pipeline."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        pipeline: Executor,
-        weights: Weights,
-        verdict: GroupVerdict = outcome,
-    ) -> None:
+    def __init__(self, journal: Journal, pipeline: Executor, weights: Weights) -> None:
         self.background = TaskOwner()
         self._journal = journal
         self._pipeline = pipeline
         self._weights = weights
-        self._verdict = verdict
         self._running: dict[str, SamplerRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
@@ -138,7 +129,6 @@ class SamplerManager:
             lambda: self._expired(sampler_id),
             self.background,
             incarnation=incarnation,
-            verdict=self._verdict,
         )
         self._running[sampler_id] = sampler
         return sampler

@@ -20,7 +20,7 @@ from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
 from prorl_service.sampling.candidates import Candidate, Tally
 from prorl_service.sampling.curriculum import CurriculumState
-from prorl_service.sampling.sampler import GroupVerdict, Sampler
+from prorl_service.sampling.sampler import Sampler
 from prorl_service.sampling.tables import AT_THEIR_END, CandidateRow
 from prorl_service.schemas import Group, Rollout, WireModel
 from prorl_service.schemas.numbers import shown
@@ -104,11 +104,8 @@ class SamplerRunner:
         background: TaskOwner,
         *,
         incarnation: str,
-        verdict: GroupVerdict,
     ) -> None:
-        self.core = Sampler(
-            sampler_id, spec, slots=pipeline.slots, incarnation=incarnation, verdict=verdict
-        )
+        self.core = Sampler(sampler_id, spec, slots=pipeline.slots, incarnation=incarnation)
         self.lease = Lease(spec.lease_s, on_expiry)
         self._journal = journal
         self._pipeline = pipeline

@@ -11,7 +11,7 @@ the next.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from prorl_service.errors import EvaluatorError, MetricMissing, SamplingFailed
@@ -23,7 +23,7 @@ from prorl_service.sampling.candidates import (
     WaitingCandidates,
 )
 from prorl_service.sampling.curriculum import LevelChooser
-from prorl_service.sampling.filter import Outcome, Scores, outcome
+from prorl_service.sampling.filter import Outcome, outcome
 from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
 from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 from prorl_service.schemas.sampling import (
@@ -33,7 +33,6 @@ from prorl_service.schemas.sampling import (
     DrawSpec,
     DrawState,
     DroppedGroup,
-    Filter,
     SamplerSpec,
     SamplerStatus,
     summed,
@@ -41,9 +40,6 @@ from prorl_service.schemas.sampling import (
 
 MIN_WAITING = 8
 """Fewest waiting candidates to aim for, so that a small service asks ahead as well."""
-
-GroupVerdict = Callable[[Scores, int, Filter], Outcome]
-"""Function that gives the verdict on a group, after each of its ends; see `filter.outcome`."""
 
 
 class Sampler:
@@ -57,7 +53,6 @@ class Sampler:
         *,
         slots: int,
         incarnation: str = "",
-        verdict: GroupVerdict = outcome,
     ) -> None:
         """`slots`: rollouts that can run in parallel; may change. `incarnation` distinguishes its
         groups from those of earlier samplers of that name."""
@@ -65,7 +60,6 @@ class Sampler:
         self.incarnation = incarnation
         self.spec = spec
         self.slots = slots
-        self._verdict = verdict
         self.draw: Draw | None = None
         self.is_last = False
         self.dropped: list[DroppedGroup] = []
@@ -149,7 +143,7 @@ class Sampler:
     def _found(self, candidate: Candidate) -> Outcome:
         """Returns the verdict on the group. One that raises fails this group alone."""
         try:
-            return self._verdict(candidate.scores, candidate.group.n, self.spec.filter)
+            return outcome(candidate.scores, candidate.group.n, self.spec.filter)
         except Exception as bug:
             error = SamplingFailed(f"no verdict on group {candidate.name!r}: {shown(bug)}")
             self._note_failure(candidate, error.info())

@@ -332,9 +332,6 @@ class ServiceStatus(WireModel):
     loop_lag_s: float | None = Field(
         None, description="Longest delay of the event loop within the last minute."
     )
-    ablations: list[str] = Field(
-        default_factory=list, description="Optimisations switched off, for measurements."
-    )
 
 
 class GatewayAccess(WireModel):

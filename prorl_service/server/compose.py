@@ -9,12 +9,10 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prorl_service import sandbox
-from prorl_service.ablations.switches import Ablations
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import ProRLError
@@ -26,7 +24,6 @@ from prorl_service.gateway.doors import Doors
 from prorl_service.gateway.harnesses import preset
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.routing import Router
 from prorl_service.inference.weights import PushedWeights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
@@ -85,7 +82,6 @@ async def rollout_service(
     same fronts see, in which they hand rollouts over.
     """
     async with AsyncExitStack() as stack:
-        ablations = Ablations.named(settings.ablate)
         _add_presets(settings.preset)
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
@@ -95,16 +91,13 @@ async def rollout_service(
         agents = agents or AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
         traces = await _traces(settings.traces, stack)
-        spares = ablations.warm_sandboxes(settings.sandboxes.warm_sandboxes)
         if provider is None:
-            sandboxes = _sandboxes(replace(settings.sandboxes, warm_sandboxes=spares))
+            sandboxes = _sandboxes(settings.sandboxes)
         else:
-            sandboxes = WarmPool(provider, spares=spares)
+            sandboxes = WarmPool(provider, spares=settings.sandboxes.warm_sandboxes)
         stack.push_async_callback(sandboxes.close)
         run, journal, shelf = await _journal(settings.run, stack)
-        backends = await _backends(
-            journal, settings.run, settings.pool, stack, router=ablations.router
-        )
+        backends = await _backends(journal, settings.pool, stack)
         servers = await stack.enter_async_context(McpServers(mcp_specs))
         judge = None
         if judge_config is not None:
@@ -123,11 +116,10 @@ async def rollout_service(
             backends,
             sandboxes,
             agents,
-            ablations.pipeline(settings.pipeline),
+            settings.pipeline,
             operator_services,
             max_unfinished=settings.run.max_unfinished,
             shared=shared,
-            later_stages=ablations.later_stages,
         )
         if traces is not None:
             traces.follow(pipeline, run, backends.provider)
@@ -140,7 +132,6 @@ async def rollout_service(
             specs,
             stack,
             abandoned=settings.run.abandon_agent,
-            ablations=ablations,
             sandboxes=sandboxes,
             mcp=servers,
             doors=operator_services.doors,
@@ -172,7 +163,7 @@ async def front_service(
                 timeout_s=settings.wait_s,
                 report=report,
             )
-        backends = await _backends(journal, settings.run, PoolConfig(), stack)
+        backends = await _backends(journal, PoolConfig(), stack)
         executor = RemoteExecutor(
             journal,
             Validator(agents, backends, local=None),
@@ -190,7 +181,6 @@ async def front_service(
             specs,
             stack,
             abandoned=settings.run.abandon_agent,
-            ablations=Ablations(),
         )
 
 
@@ -248,14 +238,7 @@ async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Jou
     return run, await stack.enter_async_context(journal), shelf
 
 
-async def _backends(
-    journal: Journal,
-    options: RunOptions,
-    config: PoolConfig,
-    stack: AsyncExitStack,
-    *,
-    router: Router | None = None,
-) -> BackendPool:
+async def _backends(journal: Journal, config: PoolConfig, stack: AsyncExitStack) -> BackendPool:
     text, policy = await journal.recall(WEIGHTS), await journal.recall(POLICY)
     return await stack.enter_async_context(
         BackendPool(
@@ -264,7 +247,6 @@ async def _backends(
             owner=journal.parsed(lambda: PolicyOwner(policy)),
             pushed=journal.parsed(lambda: PushedWeights.from_json(text)),
             keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
-            router=router,
         )
     )
 
@@ -288,7 +270,6 @@ async def _started(
     stack: AsyncExitStack,
     *,
     abandoned: tuple[str, ...],
-    ablations: Ablations,
     sandboxes: WarmPool | None = None,
     mcp: McpServers | None = None,
     doors: Doors | None = None,
@@ -299,9 +280,7 @@ async def _started(
     executor.observe(events)
     backends.watch(lambda: _on_change(backends, shelf, events))
     await stack.enter_async_context(executor)
-    samplers = await stack.enter_async_context(
-        SamplerManager(journal, ablations.for_samplers(executor), backends, ablations.verdict)
-    )
+    samplers = await stack.enter_async_context(SamplerManager(journal, executor, backends))
     for spec in specs:
         await backends.add(spec, must_answer=False)
     background = TaskOwner()
@@ -321,7 +300,6 @@ async def _started(
         mcp,
         doors,
         nemo_gym,
-        ablations.names,
     )
 
 

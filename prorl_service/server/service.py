@@ -52,8 +52,6 @@ class Service:
     mcp: McpServers | None = None
     doors: Doors | None = None
     nemo_gym: NemoGymServers | None = None
-    ablations: tuple[str, ...] = ()
-    """Names of the optimisations that are switched off."""
     started_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 

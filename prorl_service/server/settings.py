@@ -263,8 +263,6 @@ class ServiceSettings:
     """Import path 'module:Class' of an agent of your own. Repeatable."""
     preset: tuple[Path, ...] = ()
     """TOML file of a harness of your own, which tasks name as the file. Repeatable."""
-    ablate: Annotated[tuple[str, ...], Parameter(show=False)] = ()
-    """Optimisation to switch off, for measurements. Repeatable."""
     engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()
     pool: Annotated[PoolConfig, panel("Engines")] = PoolConfig()
     run: Annotated[RunOptions, panel("Run and journal")] = RunOptions()

@@ -39,5 +39,4 @@ def status_of(service: Service) -> ServiceStatus:
         services=executor.services(),
         shelf=shelf.status() if shelf is not None else None,
         loop_lag_s=watchdog.recent_lag_s(),
-        ablations=list(service.ablations),
     )

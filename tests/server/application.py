@@ -67,7 +67,6 @@ class Settings:
     judge: JudgeConfig | None = None
     traces: TraceOptions = TraceOptions()
     max_body_mb: int = 64
-    ablate: tuple[str, ...] = ()
     shelf: ShelfOptions = ShelfOptions()
     token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
@@ -93,7 +92,6 @@ class Settings:
         return rollout_service(
             ServiceSettings(
                 agent=self.agents,
-                ablate=self.ablate,
                 engines=self._engines(),
                 pool=self.pool,
                 run=run,

@@ -23,10 +23,6 @@ COMMANDS = {
         "Try an agent on one task, without a service.",
     ),
     "check": ("prorl_service.cli.check:check", "Check a data set's tasks before training."),
-    "record": (
-        "prorl_service.cli.record:record",
-        "Record what a harness sends, for tests of the gateway.",
-    ),
     "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
     "top": ("prorl_service.cli.top:top", "Show what a service is doing, again and again."),
     "list": ("prorl_service.cli.list_rollouts:list_rollouts", "List rollouts and groups."),

@@ -99,7 +99,6 @@ class _Api:
             call = replace(
                 call_of(dialect, body),
                 is_subagent=any(name in request.headers for name in SUBAGENT_HEADERS),
-                source=(request.url.path, body),
             )
             if call.conversation[-1].message.role == "assistant":
                 raise Refused(PREFILLED)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolSchema
@@ -38,8 +38,6 @@ class CallRequest:
     """Beginning of the ids of calls, as the harness expects them."""
     is_subagent: bool = False
     """Whether the harness says that a sub-agent asks."""
-    source: tuple[str, dict[str, Any]] | None = None
-    """Path and body that it was read from, for recordings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from prorl_service.gateway.calls import (
 )
 from prorl_service.gateway.kinds import AnsweredCall, abandoned, answer, kinds_of
 from prorl_service.gateway.matching import Conversations, Place
-from prorl_service.gateway.recording import Exchange, Recorder
 from prorl_service.schemas import (
     FinishReason,
     Limits,
@@ -122,12 +121,7 @@ class RolloutGateway:
     """Calls may overlap: sub-agents call while the agent does."""
 
     def __init__(
-        self,
-        rollout: SampledRollout,
-        *,
-        model: str = "policy",
-        strict: bool = False,
-        recorder: Recorder | None = None,
+        self, rollout: SampledRollout, *, model: str = "policy", strict: bool = False
     ) -> None:
         """`model`: the name that clients are told. `strict`: a turn that comes back otherwise than
         it was handed out is rendered as it came, in a new segment."""
@@ -137,7 +131,6 @@ class RolloutGateway:
         """Reason why nothing more is sampled, once there is one; or the `BackendError` that ended
         it."""
         self._rollout = rollout
-        self._recorder = recorder
         self._conversations = Conversations(is_strict=strict)
         self._answered: list[AnsweredCall] = []
         self._handed_out: dict[str, _HandedOut] = {}
@@ -254,10 +247,6 @@ class RolloutGateway:
         self.counts.calls += 1
         reply = self._reply(turn, request, begun, len(prompt))
         self._conversations.add(place, len(self._rollout.turns) - 1, reply)
-        if self._recorder is not None and request.source is not None:
-            path, body = request.source
-            exchange = Exchange(path, body, request.is_subagent, reply.name, turn.text)
-            self._recorder.exchanges.append(exchange)
         self._answered.append(
             AnsweredCall(
                 segment=turn.segment,

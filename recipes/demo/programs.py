@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prorl_service.gateway.recording import Recorder
+
 from prorl_service.agents.base import Prompt
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client.harness import with_harness, with_program
 from prorl_service.gateway.dialects import chat
 from prorl_service.gateway.harnesses import preset
-from prorl_service.gateway.recording import Recorder
 from prorl_service.schemas import Message, Task
 from prorl_service.testing import play
 from recipes.common.training.imitation import Transcript, tool_call

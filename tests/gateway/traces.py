@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from prorl_service.agents.base import RolloutContext
-from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.gateway.calls import CallReply
 from prorl_service.gateway.dialects import DIALECTS
 from prorl_service.gateway.harnesses import preset
-from prorl_service.gateway.recording import Exchange, Recorder, read
 from prorl_service.gateway.rollout import RolloutGateway
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from tests.gateway.harnesses.scripts import SCENARIOS, played
+from tests.gateway.recording import Exchange, read, recorded
 
 RECORDED = Path(__file__).with_name("recorded")
 
@@ -48,15 +47,14 @@ async def play_back(context: RolloutContext, found: list[Exchange]) -> RolloutGa
 
 async def _record() -> None:
     RECORDED.mkdir(exist_ok=True)
-    async with BubblewrapProvider() as sandboxes:
-        for scenario, (harnesses, script) in SCENARIOS.items():
-            for harness in harnesses:
-                HarnessAgent.recorder = recorder = Recorder()
-                await played(harness, script(harness), sandboxes)
-                facts = {"harness": harness, "version": preset.version_of(harness)}
-                file = RECORDED / f"{harness}-{scenario}.json.xz"
-                recorder.save(file, {**facts, "scenario": scenario})
-                sys.stderr.write(f"{file.name}: {len(recorder.exchanges)} calls\n")
+    for scenario, (harnesses, script) in SCENARIOS.items():
+        for harness in harnesses:
+            with recorded() as recorder:
+                await played(harness, script(harness), BubblewrapProvider())
+            facts = {"harness": harness, "version": preset.version_of(harness)}
+            file = RECORDED / f"{harness}-{scenario}.json.xz"
+            recorder.save(file, {**facts, "scenario": scenario})
+            sys.stderr.write(f"{file.name}: {len(recorder.exchanges)} calls\n")
 
 
 if __name__ == "__main__":

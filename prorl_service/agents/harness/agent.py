@@ -20,7 +20,6 @@ from prorl_service.agents.harness.program import Ended, Program
 from prorl_service.agents.loop import LoopAgent
 from prorl_service.errors import AgentError, InvalidRequest, TaskError
 from prorl_service.gateway.app import application
-from prorl_service.gateway.recording import Recorder
 from prorl_service.gateway.rollout import RolloutGateway
 from prorl_service.gateway.serving import served
 from prorl_service.schemas import FinishReason, Message, Stage, Task
@@ -45,8 +44,6 @@ class HarnessAgent(AgentHandler):
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = HarnessData
     graders: ClassVar[Mapping[str, type[AgentHandler]]] = {}
-    recorder: ClassVar[Recorder | None] = None
-    """What keeps the calls of this process's rollouts: `prorl record` sets it."""
 
     @classmethod
     def grading_with(cls, agents: Mapping[str, type[AgentHandler]]) -> type[Self]:
@@ -114,8 +111,7 @@ class HarnessAgent(AgentHandler):
     async def _turns(self, rollout: RolloutContext, tools: Toolset) -> FinishReason:
         """Raises `BackendError`, `SandboxError`, `AgentError` for a program that fails or never
         asked the policy, and `TaskError` for one whose first request is too long."""
-        strict = self.data.history == "harness"
-        gateway = RolloutGateway(rollout, strict=strict, recorder=self.recorder)
+        gateway = RolloutGateway(rollout, strict=self.data.history == "harness")
         self._gateway = gateway
         try:
             async with rollout.turns_budget() as budget:

@@ -1,5 +1,7 @@
 """Recordings of what a harness sends, to test the gateway with, without the harness.
 
+`recorded` puts a recorder around each gateway that agents make in this process.
+
 A recording holds no text of the harness: what it says itself, its prompts and the descriptions of
 its tools, becomes filler of the same length. What the policy said, and texts of tools, stay.
 """
@@ -8,9 +10,23 @@ import hashlib
 import json
 import lzma
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
+from unittest.mock import patch
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from prorl_service.agents.harness import agent
+from prorl_service.gateway.app import application
+from prorl_service.gateway.calls import CallReply, CallRequest
+from prorl_service.gateway.rollout import RolloutGateway
+
+SENT: ContextVar[tuple[str, bytes]] = ContextVar("sent")
+"""Path and body of the request at work."""
 
 LONGEST_KEPT = 60
 """Longest text that is kept as it is: names, ids, kinds."""
@@ -42,6 +58,42 @@ class Recorder:
         found = [asdict(one) | {"body": _disguised(one.body, replies)} for one in self.exchanges]
         with _open(file, "wt") as opened:
             json.dump({**facts, "exchanges": found}, opened, indent=1)
+
+
+@contextmanager
+def recorded() -> Iterator[Recorder]:
+    recorder = Recorder()
+
+    class RecordedGateway(RolloutGateway):
+        async def _sampled(self, request: CallRequest, begun: CallReply, held: int) -> CallReply:
+            reply = await super()._sampled(request, begun, held)
+            path, body = SENT.get()
+            said = (request.is_subagent, reply.name, self._rollout.turns[-1].text)
+            recorder.exchanges.append(Exchange(path, json.loads(body), *said))
+            return reply
+
+    def recording_application(gateway: RolloutGateway) -> ASGIApp:
+        return _remembers_request(application(gateway))
+
+    with (
+        patch.object(agent, "RolloutGateway", RecordedGateway),
+        patch.object(agent, "application", recording_application),
+    ):
+        yield recorder
+
+
+def _remembers_request(app: ASGIApp) -> ASGIApp:
+    async def remembering(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await Request(scope, receive).body()
+        SENT.set((scope["path"], body))
+        given: list[Message] = [{"type": "http.request", "body": body}]
+
+        async def again() -> Message:
+            return given.pop() if given else await receive()
+
+        await app(scope, again, send)
+
+    return remembering
 
 
 def read(file: Path) -> tuple[dict[str, Any], list[Exchange]]:

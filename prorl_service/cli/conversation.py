@@ -1,13 +1,8 @@
-"""A rollout as a sequence of blocks: its prompt, its turns, and the verdict. Pure.
+"""A rollout as a conversation on a screen: its prompt, its turns, and the verdict."""
 
-`prorl show` prints the blocks, and `prorl view` lays them out. A block holds text of models and
-tools as it is, so its reader makes it visible. Titles and notes are one visible line.
-"""
+from collections.abc import Iterator
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
-
+from prorl_service.cli.screen import Screen
 from prorl_service.cli.wording import (
     MEANINGS,
     call_text,
@@ -17,7 +12,7 @@ from prorl_service.cli.wording import (
     plural,
     stage_times,
 )
-from prorl_service.schemas import FinishReason, Message, RolloutState
+from prorl_service.schemas import Message, RolloutState
 from prorl_service.schemas.views import RolloutRow, RolloutText, Sibling, TextCall, TextTurn
 from prorl_service.utils.visible import visible_line
 
@@ -28,61 +23,32 @@ STYLES = {
 }
 
 
-TextOf = Callable[[RolloutRow], RolloutText]
-"""Function that fetches what a row is of. Raises `ProRLError`."""
-
-
-class Part(StrEnum):
-    TITLE = "title"
-    """A line of the program's own."""
-    NOTE = "note"
-    """A remark of the program's own on the block before."""
-    PROMPT = "prompt"
-    REASONING = "reasoning"
-    TEXT = "text"
-    TOOL = "tool"
-    """A call, or what came of it."""
-    VERDICT = "verdict"
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    part: Part
-    section: int
-    """0: the prompt; 1, 2, 3: the turns; then the verdict."""
-    text: str
-    label: str = ""
-    style: str = ""
-    folds: bool = False
-    """True if the middle of long text may be left out at first."""
-
-
-def blocks(text: RolloutText) -> Iterator[Block]:
-    yield from _head(text)
-    for number_, turn in enumerate(text.turns, 1):
-        yield from _resumptions(text, number_ - 1)
-        yield from _turn(turn, number_)
-    yield from _resumptions(text, len(text.turns))
-    yield from _verdict(text, len(text.turns) + 1)
+def show_rollout(screen: Screen, text: RolloutText) -> None:
+    _show_head(screen, text)
+    for number_, turn in enumerate(text.turns):
+        _show_resumptions(screen, text, number_)
+        screen.line(f"turn {number_ + 1}", "bold")
+        _show_turn(screen, turn)
+    _show_resumptions(screen, text, len(text.turns))
+    _show_verdict(screen, text)
 
 
 # --- prompt ---------------------------------------------------------------------------------------
 
 
-def _head(text: RolloutText) -> Iterator[Block]:
+def _show_head(screen: Screen, text: RolloutText) -> None:
     row = text.rollout
     title = f"{visible_line(row.rollout_id)}  {outcome(row)}"
-    yield Block(Part.TITLE, 0, title, style=STYLES.get(row.state, "bold"))
-    yield _note(0, ", ".join(_facts(row, text.group_size)))
+    screen.line(title, STYLES.get(row.state, "bold"))
+    screen.note(", ".join(_facts(row, text.group_size)))
     if len(text.siblings) > 1:
-        siblings = listed(_sibling(one) for one in text.siblings)
-        yield _note(0, f"siblings: {siblings}")
+        screen.note(f"siblings: {listed(_sibling(one) for one in text.siblings)}")
     if text.notice:
-        yield _note(0, visible_line(text.notice, limit=1000))
+        screen.note(visible_line(text.notice, limit=1000))
     for message in text.prompt:
-        yield from _message(message)
+        _show_message(screen, message)
     if text.tools:
-        yield _note(0, f"tools: {listed(_tool_name(one) for one in text.tools)}")
+        screen.note(f"tools: {listed(_tool_name(one) for one in text.tools)}")
 
 
 def _facts(row: RolloutRow, group_size: int) -> Iterator[str]:
@@ -105,14 +71,14 @@ def _sibling(one: Sibling) -> str:
     return f"{name} {'lost' if one.state is None else one.state.value}{blame}"
 
 
-def _message(message: Message) -> Iterator[Block]:
+def _show_message(screen: Screen, message: Message) -> None:
     if message.reasoning_content:
-        yield Block(Part.PROMPT, 0, message.reasoning_content, "thought", "dim", folds=True)
+        screen.block("thought", message.reasoning_content, "dim", fold=True)
     if message.content:
-        yield Block(Part.PROMPT, 0, message.content, message.role, folds=True)
+        screen.block(message.role, message.content, fold=True)
     for call in message.tool_calls:
         said = call_text(call.function.name, call.function.arguments)
-        yield Block(Part.PROMPT, 0, said, "called", "cyan", folds=True)
+        screen.block("called", said, "cyan", fold=True)
 
 
 def _tool_name(schema: dict[str, object]) -> str:
@@ -124,29 +90,28 @@ def _tool_name(schema: dict[str, object]) -> str:
 # --- turns ----------------------------------------------------------------------------------------
 
 
-def _resumptions(text: RolloutText, turns: int) -> Iterator[Block]:
-    """Yields a note for each start of the service that found this many whole turns."""
+def _show_resumptions(screen: Screen, text: RolloutText, turns: int) -> None:
+    """Notes each start of the service that found this many whole turns."""
     for one in text.resumed:
         if one.turn == turns:
-            yield _note(turns, f"resumed at another start of the service, {one.away_s:.0f} s later")
+            screen.note(f"resumed at another start of the service, {one.away_s:.0f} s later")
 
 
-def _turn(turn: TextTurn, section: int) -> Iterator[Block]:
-    yield Block(Part.TITLE, section, f"turn {section}", style="bold")
+def _show_turn(screen: Screen, turn: TextTurn) -> None:
     if turn.given:
-        yield Block(Part.PROMPT, section, turn.given, "given", "dim", folds=True)
+        screen.block("given", turn.given, "dim", fold=True)
     if turn.format_error is not None:
-        yield Block(Part.TEXT, section, turn.raw, "says")
+        screen.block("says", turn.raw)
     else:
         if turn.reasoning.strip():
-            yield Block(Part.REASONING, section, turn.reasoning, "thinks", "dim")
+            screen.block("thinks", turn.reasoning, "dim")
         if turn.text.strip():
-            yield Block(Part.TEXT, section, turn.text, "says")
-    yield _note(section, _cost(turn))
+            screen.block("says", turn.text)
+    screen.note(_cost(turn))
     for call in turn.tool_calls:
-        yield from _call(call, section)
+        _show_call(screen, call)
     if turn.format_error is not None:
-        yield Block(Part.TOOL, section, turn.format_error, "format", "red", folds=True)
+        screen.block("format", turn.format_error, "red", fold=True)
 
 
 def _cost(turn: TextTurn) -> str:
@@ -163,48 +128,38 @@ def _cost(turn: TextTurn) -> str:
     return "; ".join(parts)
 
 
-def _call(call: TextCall, section: int) -> Iterator[Block]:
-    said = call_text(call.name, call.arguments)
-    yield Block(Part.TOOL, section, said, "calls", "cyan", folds=True)
+def _show_call(screen: Screen, call: TextCall) -> None:
+    screen.block("calls", call_text(call.name, call.arguments), "cyan", fold=True)
     if call.output is None:
-        yield Block(Part.NOTE, section, "not made: the rollout had ended", style="dim")
+        screen.note("not made: the rollout had ended")
         return
-    style = "red" if call.is_error else ""
-    yield Block(Part.TOOL, section, call.output, "output", style, folds=True)
-    error = ", an error" if call.is_error else ""
-    yield _note(section, f"{call.duration_s:.2f} s{error}")
+    screen.block("output", call.output, "red" if call.is_error else "", fold=True)
+    screen.note(f"{call.duration_s:.2f} s{', an error' * call.is_error}")
 
 
 # --- verdict --------------------------------------------------------------------------------------
 
 
-def _verdict(text: RolloutText, section: int) -> Iterator[Block]:
+def _show_verdict(screen: Screen, text: RolloutText) -> None:
     row = text.rollout
-    yield Block(Part.TITLE, section, outcome(row), style=STYLES.get(row.state, "bold"))
+    screen.line(outcome(row), STYLES.get(row.state, "bold"))
     if row.reward is not None:
-        yield Block(Part.VERDICT, section, number(row.reward), "reward", "bold")
+        screen.block("reward", number(row.reward), "bold")
     if row.reward_components:
-        parts = "\n".join(f"{name}  {number(one)}" for name, one in row.reward_components.items())
-        yield Block(Part.VERDICT, section, parts, "parts", folds=True)
-    if (meaning := _meaning(row.finish_reason)) and row.error is None:
-        yield Block(Part.VERDICT, section, meaning, "because")
+        parts = (f"{name}  {number(one)}" for name, one in row.reward_components.items())
+        screen.block("parts", "\n".join(parts), fold=True)
+    if row.error is None and row.finish_reason in MEANINGS:
+        screen.block("because", MEANINGS[row.finish_reason])
     if text.report is not None:
-        yield Block(Part.VERDICT, section, json_text(text.report), "report", folds=True)
+        screen.block("report", json_text(text.report), fold=True)
     if row.error is not None:
-        what = f"{row.error.kind}: {row.error.message}"
-        yield Block(Part.VERDICT, section, what, "error", "red", folds=True)
+        screen.block("error", f"{row.error.kind}: {row.error.message}", "red", fold=True)
         for problem in row.error.fields:
-            yield Block(
-                Part.VERDICT, section, f"{problem.field}: {problem.message}", "field", "red"
-            )
+            screen.block("field", f"{problem.field}: {problem.message}", "red")
         if row.error.hint:
-            yield Block(Part.VERDICT, section, row.error.hint, "to do")
+            screen.block("to do", row.error.hint)
     sampled = plural(row.sampled_tokens or 0, "token")
-    yield _note(section, f"{sampled} sampled; {', '.join(stage_times(row.timings))}")
-
-
-def _meaning(reason: FinishReason | None) -> str:
-    return "" if reason is None else MEANINGS.get(reason, "")
+    screen.note(f"{sampled} sampled; {', '.join(stage_times(row.timings))}")
 
 
 def outcome(row: RolloutRow) -> str:
@@ -220,7 +175,3 @@ def outcome(row: RolloutRow) -> str:
     if row.reward is not None:
         parts.append(f"reward {number(row.reward)}")
     return ", ".join(parts)
-
-
-def _note(section: int, text: str) -> Block:
-    return Block(Part.NOTE, section, text)

@@ -8,6 +8,7 @@ providers say which kinds work, so that the answer is the one that the service w
 """
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,10 +16,10 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, get_args
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from prorl_service.cli.screen import Screen
 from prorl_service.errors import SandboxError
 from prorl_service.neighbours import Neighbour, neighbours
 from prorl_service.sandbox import SandboxKind, host_checks, provider
@@ -107,7 +108,7 @@ def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
     if as_json:
         print(json.dumps([_as_dict(*row) for row in zip(checks, findings, strict=True)]))
     else:
-        Console().print(_table(checks, findings))
+        Screen(sys.stdout).table(_table(checks, findings))
     isolating = findings[: len(ISOLATING)]
     return 0 if any(finding.status is Status.OK for finding in isolating) else 1
 

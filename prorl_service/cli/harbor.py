@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +11,16 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.types import PositiveInt
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from prorl_service.agents.harbor.data import HarborData
 from prorl_service.agents.harbor.directory.checks import Outcome, absent_steps, faults, with_absent
 from prorl_service.agents.harbor.directory.preparation import PreparingAgent, prepared
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.cli.harbor_reading import UnreadableDirectory, read_all, say, show_refused
+from prorl_service.cli.harbor_reading import ReadOptions, UnreadableDirectory, read_all, say
 from prorl_service.cli.harbor_runs import Candidate, Results, check_all, evaluate, study
-from prorl_service.cli.presets import known
+from prorl_service.cli.harnesses import known
+from prorl_service.cli.screen import Screen
 from prorl_service.cli.try_options import ModelOptions
 from prorl_service.client.harness import with_harness
 from prorl_service.errors import ProRLError
@@ -28,20 +28,12 @@ from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import Limits, Rollout, Sampling, Task
 from prorl_service.schemas.numbers import mean_of, pass_at_k
 from prorl_service.server.settings import SandboxOptions, ServiceSettings, panel
+from prorl_service.utils.visible import visible_line
 
 harbor = App(name="harbor", help="Check, run and prepare tasks in Harbor's format.")
 
-Variables = Annotated[
-    tuple[str, ...],
-    Parameter(name="--env", metavar="NAME=VALUE", help="Variable of the host that tasks name."),
-]
 Parallel = Annotated[PositiveInt, Parameter(name=("--parallel", "-j"), help="Rollouts at a time.")]
-Strict = Annotated[
-    bool, Parameter(negative="", help="Stop at the first directory that cannot be read.")
-]
-Build = Annotated[
-    bool, Parameter(negative="", help="Build Dockerfiles although tasks name images.")
-]
+Reading = Annotated[ReadOptions, Parameter(name="*")]
 Sandboxes = Annotated[SandboxOptions, panel("Sandboxes")]
 
 
@@ -54,16 +46,14 @@ def check(
         Path | None,
         Parameter(name=("--output", "-o"), help="File for sound tasks, a task a line."),
     ] = None,
-    env: Variables = (),
-    strict: Strict = False,
-    build: Build = False,
+    reading: Reading = ReadOptions(),
     sandboxes: Sandboxes = SandboxOptions(),
 ) -> int:
     """Check that tasks are sound: the solution gets 1, doing nothing does not, cheats gain nothing.
 
     Exits with code 0 if all tasks are, else with 1.
     """
-    found, refused = _read(directories, env, strict=strict, builds=build, with_probes=True)
+    found, refused = _read(directories, reading, with_probes=True)
     settings = ServiceSettings(sandboxes=replace(sandboxes, warm_sandboxes=0))
     checked = check_all(found, settings, parallel=parallel, say=say)
     chosen, results = asyncio.run(checked)
@@ -82,9 +72,7 @@ def run(
     parallel: Parallel = 4,
     harness: Annotated[str | None, Parameter(help="Program in the loop's place.")] = None,
     output: Annotated[Path | None, Parameter(name="--json", help="File for rollouts.")] = None,
-    env: Variables = (),
-    strict: Strict = False,
-    build: Build = False,
+    reading: Reading = ReadOptions(),
     model: Annotated[ModelOptions, panel("Model")] = ModelOptions(),
     sampling: Annotated[Sampling, panel("Sampling")] = Sampling(),
     limits: Annotated[Limits, panel("Limits")] = Limits(eval_timeout_s=3600, max_turns=64),
@@ -94,7 +82,7 @@ def run(
 
     Exits with code 1 if a directory was refused.
     """
-    found, refused = _read(directories, env, strict=strict, builds=build)
+    found, refused = _read(directories, reading)
     tasks = [one.task for one in found]
     if harness is not None:
         program = known(harness)
@@ -124,16 +112,14 @@ def run(
 def tasks(
     *directories: Path,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File, a task a line.")],
-    env: Variables = (),
-    strict: Strict = False,
-    build: Build = False,
+    reading: Reading = ReadOptions(),
 ) -> int:
     """Write tasks as trainers send them, for a data set; their files go into the cache.
 
     This machine and the service share the cache: set the same $PRORL_CACHE. Exits with code 1 if a
     directory was refused.
     """
-    found, refused = _read(directories, env, strict=strict, builds=build)
+    found, refused = _read(directories, reading)
     _write([one.task for one in found], output)
     say(f"{len(found)} tasks in {output}")
     return 1 if refused else 0
@@ -144,9 +130,7 @@ def prepare(
     *directories: Path,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File, a task a line.")],
     parallel: Parallel = 2,
-    env: Variables = (),
-    strict: Strict = False,
-    build: Build = False,
+    reading: Reading = ReadOptions(),
     sandboxes: Sandboxes = SandboxOptions(),
 ) -> int:
     """Keep in the images what verifiers fetch from the network, so that training needs none.
@@ -154,7 +138,7 @@ def prepare(
     Runs each solution and its verifier with the network that the task asks for, then checks the
     tasks without one, as `check` does. Writes those that are sound, as `tasks` does.
     """
-    found, refused = _read(directories, env, strict=strict, builds=build, with_probes=True)
+    found, refused = _read(directories, reading, with_probes=True)
     options = replace(sandboxes, warm_sandboxes=0)
     with_network = ServiceSettings(sandboxes=replace(options, task_network=True))
     fetching = study(found, with_network, parallel=parallel, say=say, agent=PreparingAgent)
@@ -177,18 +161,22 @@ def _prepared(one: Candidate) -> Candidate:
 
 
 def _read(
-    directories: Sequence[Path],
-    env: Sequence[str],
-    *,
-    strict: bool,
-    builds: bool,
-    with_probes: bool = False,
+    directories: Sequence[Path], options: ReadOptions, *, with_probes: bool = False
 ) -> tuple[list[Candidate], list[UnreadableDirectory]]:
     """Shows the directories that are refused. Raises `ProRLError` if nothing is left."""
     found, refused = read_all(
-        directories, env, strict=strict, builds=builds, with_probes=with_probes
+        directories,
+        options.env,
+        strict=options.strict,
+        builds=options.build,
+        with_probes=with_probes,
     )
-    show_refused(refused, _console())
+    if refused:
+        table = Table("refused", "reason", box=None)
+        for one in refused:
+            cells = (str(one.directory), one.reason)
+            table.add_row(*(visible_line(cell, limit=1000) for cell in cells))
+        Screen(sys.stdout).table(table)
     if not found:
         raise ProRLError(f"none of {len(refused)} task directories can be read")
     return found, refused
@@ -227,8 +215,8 @@ def _shown(candidates: Sequence[Candidate], results: Results) -> dict[str, list[
         rewards = {outcome.probe: outcome.reward for outcome in results[name]}
         cells = [_cell(rewards.get(probe)) if probe in rewards else "" for probe in names]
         verdict = [*(problems[name] or ["sound"]), *_needs(one, results[name])]
-        table.add_row(escape(name), *cells, escape("; ".join(verdict)))
-    _console().print(table)
+        table.add_row(name, *cells, "; ".join(verdict))
+    Screen(sys.stdout).table(table)
     return problems
 
 
@@ -286,13 +274,8 @@ def _show_scores(tasks: Sequence[Task], ended: Sequence[Rollout], attempts: int)
         mean = f"{mean_of(rewards):.3f}" if rewards else "-"
         failed = len(rollouts) - len(rewards)
         table.add_row(task, f"{solved[task]}/{len(rollouts)}", mean, str(failed) if failed else "")
-    console = _console()
-    console.print(table)
+    screen = Screen(sys.stdout)
+    screen.table(table)
     for k in dict.fromkeys((1, attempts)):
         share = fmean(pass_at_k(attempts, count, k) for count in solved.values())
-        console.print(f"pass@{k}: {share:.3f} of {len(solved)} tasks, {attempts} attempts each")
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=1000)
+        screen.line(f"pass@{k}: {share:.3f} of {len(solved)} tasks, {attempts} attempts each")

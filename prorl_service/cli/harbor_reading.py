@@ -1,19 +1,28 @@
-"""Task directories that `prorl harbor` gets: those that can be read, and a table of the others."""
+"""Task directories that `prorl harbor` gets: those that can be read, and the others."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from cyclopts import Parameter
 
 from prorl_service.agents.harbor.directory.checks import oracle
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.cli.harbor_runs import Candidate
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
 from prorl_service.utils.visible import visible_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    env: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE")] = ()
+    """Variable of the host that tasks name."""
+    strict: Annotated[bool, Parameter(negative="")] = False
+    """Stop at the first directory that cannot be read."""
+    build: Annotated[bool, Parameter(negative="")] = False
+    """Build Dockerfiles although tasks name images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +104,6 @@ def _variable(text: str) -> tuple[str, str]:
     if not equals:
         raise InvalidRequest.of_field("--env", f"{text!r}: write it as NAME=VALUE")
     return name, value
-
-
-def show_refused(refused: Sequence[UnreadableDirectory], console: Console) -> None:
-    if not refused:
-        return
-    table = Table("refused", "reason", box=None)
-    for one in refused:
-        cells = (str(one.directory), one.reason)
-        table.add_row(*(escape(visible_line(cell, limit=1000)) for cell in cells))
-    console.print(table)
 
 
 def say(line: str) -> None:

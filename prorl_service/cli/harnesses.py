@@ -4,13 +4,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from cyclopts import App
-from rich.console import Console
 from rich.table import Table
 
-from prorl_service.cli.presets import known
+from prorl_service.cli.screen import Screen
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
 from prorl_service.gateway.harnesses import install as installer
 from prorl_service.gateway.harnesses import preset, store
@@ -36,10 +36,7 @@ def list_() -> None:
     for one in trees:
         if one.name not in preset.names():
             table.add_row(one.name, one.version, "", "yes", f"{_size_mb(one) or 0} MB", OWN)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=1000)  # one line per preset, for whatever reads it
-    console.print(table)
+    Screen(sys.stdout).table(table)
 
 
 @harnesses.command
@@ -100,6 +97,14 @@ def remove(name: str, /) -> None:
     one = _found(name)
     installer.remove(one)
     print(f"removed {one.path}")
+
+
+def known(harness: str) -> str:
+    """Returns NAME or NAME@VERSION, and adds the preset of a TOML file. Raises `InvalidRequest`."""
+    if harness.endswith(".toml"):
+        return preset.add(Path(harness))
+    store.parse(harness)
+    return harness
 
 
 def _found(name: str) -> Installed:

@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from prorl_service.cli.screen import Screen
 from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.images import (
     Entry,
@@ -206,10 +207,7 @@ def _show(entries: list[Entry]) -> None:
         table.add_row(
             decimal(entry.size_bytes), used, "yes" if entry.in_use else "", names, entry.source
         )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=1000)  # one line per image, for whatever reads it
-    console.print(table)
+    Screen(sys.stdout).table(table)
 
 
 @contextmanager
@@ -222,35 +220,22 @@ def pull_progress(total: int) -> Iterator[Callable[[Pulled], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console) as display:
         overall = display.add_task(f"0/{total} images", total=total)
-        yield _Display(display, overall, total).show
+        working: dict[str, TaskID] = {}
+
+        def show(pulled: Pulled) -> None:
+            """Has a line for each image in progress; finished ones move above as plain lines."""
+            if pulled.state == "working":
+                working[pulled.reference] = display.add_task(pulled.reference, total=None)
+            elif pulled.state in ("done", "failed"):
+                display.remove_task(working.pop(pulled.reference))
+                done = 1 + int(display.tasks[0].completed)
+                display.update(overall, completed=done, description=f"{done}/{total} images")
+                _line(pulled)
+
+        yield show
 
 
 def _line(pulled: Pulled) -> None:
     if pulled.state in ("done", "failed"):
         size = "" if pulled.size_bytes is None else f" {decimal(pulled.size_bytes)}"
         print(f"{pulled.state} {pulled.reference}{size} in {pulled.seconds:.1f} s", file=sys.stderr)
-
-
-class _Display:
-    """One line for each image in progress; finished images move above as plain lines."""
-
-    def __init__(self, display: Progress, overall: TaskID, total: int) -> None:
-        self._display = display
-        self._overall = overall
-        self._total = total
-        self._done = 0
-        self._working: dict[str, TaskID] = {}
-
-    def show(self, pulled: Pulled) -> None:
-        if pulled.state == "working":
-            task = self._display.add_task(pulled.reference, total=None)
-            self._working[pulled.reference] = task
-        elif pulled.state in ("done", "failed"):
-            self._display.remove_task(self._working.pop(pulled.reference))
-            self._done += 1
-            self._display.update(
-                self._overall,
-                advance=1,
-                description=f"{self._done}/{self._total} images",
-            )
-            _line(pulled)

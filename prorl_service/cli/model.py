@@ -1,10 +1,11 @@
 """`prorl check-model`: what a model's chat template does with the conversations of agents."""
 
+import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from prorl_service.cli.screen import Screen
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.probe import Findings
 
@@ -42,7 +43,7 @@ def _show(model: str, chat: ChatFormat) -> None:
         treatment: str = getattr(findings, name)
         rule = RULES.get(name) if treatment != "rendered" else None
         table.add_row(label, f"{treatment}; {rule}" if rule else treatment)
-    Console().print(table)
+    Screen(sys.stdout).table(table)
 
 
 LABELS = {

@@ -1,12 +1,25 @@
-"""A function as a command-line program: its parameters are the options, known errors one line."""
+"""A function as a command-line program: its parameters are options, known errors are one line.
+
+Others end with a traceback. Imports little, so that help is fast.
+"""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from cyclopts import App
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
-from prorl_service.cli.errors import one_line_errors
-from prorl_service.cli.main import DEFAULTS
+
+def _shown(default: object) -> str | None:
+    """Returns a default as the help shows it; None hides a default that says nothing."""
+    if default in ((), "", False, None):
+        return None
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+DEFAULTS = Parameter(negative=(), show_env_var=False, show_default=_shown, allow_repeating=True)
 
 
 def run(function: Callable[..., int | None]) -> None:
@@ -14,3 +27,66 @@ def run(function: Callable[..., int | None]) -> None:
     app = App(default_command=function, default_parameter=DEFAULTS)
     with one_line_errors():
         sys.exit(app(exit_on_error=False, print_error=False, result_action="return_value"))
+
+
+def options_in(file: Path, flag: str, example: str) -> Mapping[str, Any]:
+    """Returns the options in a YAML file that `flag` names. Raises `ProRLError`."""
+    import yaml
+
+    from prorl_service.errors import ProRLError
+
+    try:
+        options = yaml.safe_load(file.read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ProRLError(f"{flag} {file}: {error}") from None
+    if not isinstance(options, dict):
+        raise ProRLError(f"{flag} {file}: expected options by name, such as `{example}`")
+    return options
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Ends the program with code 2 for an error that `report` knows."""
+    try:
+        yield
+    except Exception as error:
+        if not report(error):
+            raise
+        sys.exit(2)
+
+
+def report(error: Exception) -> bool:
+    """Prints a known error. Returns False, and prints nothing, for any other."""
+    from pydantic import ValidationError
+
+    from prorl_service.errors import ProRLError, problems_of
+
+    cause = error.__cause__ if isinstance(error, CycloptsError) else error
+    if isinstance(cause, ProRLError):
+        _print(cause.message, cause.hint)
+    elif isinstance(cause, ValidationError):
+        is_command_line = cause is not error
+        _print(_options(cause.errors()) if is_command_line else problems_of(cause))
+    elif isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        _print(f"{error.unused_tokens[0]!r} belongs to no option", "`--help` lists the options")
+    elif isinstance(error, CycloptsError):
+        _print(str(error))
+    else:
+        return False
+    return True
+
+
+def _options(problems: list[Any]) -> str:
+    """Returns the problems of options, each by its flag; settings are nested, flags are not."""
+    return "; ".join(
+        f"--{str(one['loc'][-1]).replace('_', '-')}: {one['msg'].removeprefix('Value error, ')}"
+        for one in problems
+    )
+
+
+def _print(problem: str, hint: str = "") -> None:
+    from prorl_service.utils.visible import visible
+
+    print(f"prorl: {visible(problem)}", file=sys.stderr)
+    if hint and hint not in problem:
+        print(f"  {visible(hint)}", file=sys.stderr)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,14 +14,17 @@ from typing import Annotated, Any
 import yaml
 from cyclopts import App, Parameter
 from cyclopts.config import Dict
+from rich.table import Table
+from rich.text import Text
 
-from prorl_service.cli.cluster import show
-from prorl_service.cli.front import front
-from prorl_service.cli.main import DEFAULTS
-from prorl_service.cli.serve import serve
+from prorl_service.cli.program import DEFAULTS, options_in
+from prorl_service.cli.screen import Screen
+from prorl_service.cli.serve import front, serve
+from prorl_service.cli.status import BAD, GOOD
+from prorl_service.cli.wording import duration, plural
 from prorl_service.errors import ProRLError
 from prorl_service.ray.options import NodeOptions, UpOptions
-from prorl_service.ray.plan import LOCAL, RunPlan
+from prorl_service.ray.plan import LOCAL, NodeStatus, Report, RunPlan, RunStatus, State
 from prorl_service.server.auth import take_token
 from prorl_service.server.settings import (
     EngineOptions,
@@ -30,7 +34,7 @@ from prorl_service.server.settings import (
     panel,
 )
 from prorl_service.utils.runs import new_run
-from prorl_service.utils.visible import visible
+from prorl_service.utils.visible import visible, visible_line
 
 ray = App(name="ray", help="Run services on all nodes of a Ray cluster, as one.")
 
@@ -40,6 +44,15 @@ Address = Annotated[
         help="Address of the cluster; RAY_ADDRESS, if set, comes first. 'auto' looks for one."
     ),
 ]
+STYLES = {
+    State.SERVING: GOOD,
+    State.WAITING: "yellow",
+    State.STARTING: "yellow",
+    State.STOPPING: "yellow",
+    State.RESTARTING: BAD,
+    State.UNREACHABLE: BAD,
+}
+PROBLEM_CHARS = 200
 LOOPBACK = "127.0.0.1"
 Run = Annotated[str | None, Parameter(help="Name of the run (default: the only one).")]
 
@@ -104,7 +117,7 @@ def status(
     if not found:
         print("no runs on this cluster; `prorl ray up` starts one")
     for one in found:
-        show(one)
+        _show(one)
 
 
 @ray.command
@@ -181,16 +194,7 @@ def _variable(name: str) -> str:
 
 
 def _options(file: Path | None, flag: str) -> Mapping[str, Any]:
-    """Returns the options in a YAML file. Raises `ProRLError`."""
-    if file is None:
-        return {}
-    try:
-        found = yaml.safe_load(file.read_text()) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ProRLError(f"{flag} {file}: {error}") from None
-    if not isinstance(found, dict):
-        raise ProRLError(f"{flag} {file}: expected options by name, such as `run-workers: 64`")
-    return found
+    return {} if file is None else options_in(file, flag, "run-workers: 64")
 
 
 def _yaml(options: Mapping[str, Any]) -> str:
@@ -238,6 +242,52 @@ def _refuse(given: object, default: object, *names: str) -> None:
 
 
 # --- the terminal -------------------------------------------------------------------------------
+
+
+def _show(run: RunStatus) -> None:
+    """Prints the run: a heading, its front, and a row for each service."""
+    screen = Screen(sys.stdout)
+    stopping = ", stopping" if run.is_stopping else ""
+    screen.line(f"run {visible_line(run.run)}: {_heading(run)}{stopping}", "bold")
+    screen.table(_table(run))
+
+
+def _heading(run: RunStatus) -> str:
+    serving = sum(one.report.state is State.SERVING for one in run.nodes)
+    wanted = "" if run.wanted is None else f", {run.wanted} wanted"
+    others = f", {plural(run.others, 'node')} without one" if run.others else ""
+    return (
+        f"{serving} of {plural(len(run.nodes), 'service')} answering{wanted}{others}; "
+        f"{run.running} rollouts running, {run.queued} queued"
+    )
+
+
+def _table(run: RunStatus) -> Table:
+    names = ("", "state", "for", "rollouts", "restarts", "address", "node", "problem")
+    found = Table(*names, box=None)
+    found.add_row("front", *_process(run.front, "", ""))
+    for one in run.nodes:
+        found.add_row(visible_line(one.name), *_process(one.report, _busy(one), one.node_id[-8:]))
+    return found
+
+
+def _process(report: Report, busy: str, node: str) -> list[Text | str]:
+    return [
+        Text(report.state.value, STYLES.get(report.state, "")),
+        duration(time.time() - report.since),
+        busy,
+        str(report.restarts) if report.restarts else "",
+        visible_line(report.url),
+        node,
+        visible_line(report.problem, limit=PROBLEM_CHARS),
+    ]
+
+
+def _busy(one: NodeStatus) -> str:
+    if not one.slots:
+        return ""
+    closed = "" if one.takes_rollouts else ", closed"
+    return f"{one.load} of {one.slots}{closed}"
 
 
 def _say(line: str) -> None:

@@ -15,9 +15,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from prorl_service.cli.screen import Screen
 from prorl_service.client.saved import (
     SavedStep,
     StepFiles,
@@ -68,7 +68,7 @@ def replay(directory: Path, /, *, reward: str | None = None, out: Path | None = 
             files.finish(step)
         cells = [*Figures(before).cells(), *(Figures(after).rewards() if function else ())]
         table.add_row(str(step), *cells)
-    Console().print(table)
+    Screen(sys.stdout).table(table)
 
 
 def _steps(directory: Path) -> list[SavedStep]:

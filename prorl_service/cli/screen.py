@@ -6,6 +6,7 @@ Each line of such text follows a margin, so that it cannot pass for a line of th
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import TextIO
 
 from rich.cells import get_character_cell_size
@@ -52,37 +53,39 @@ class Screen:
         )
         self._console.on_hang_up = on_hang_up
         self._full = full
+        self._prefix = ""
 
-    def line(self, text: str, style: str = "", *, prefix: str = "") -> None:
+    def behind(self, prefix: str) -> "Screen":
+        """Returns a screen that prints the same way, with `prefix` before each line."""
+        other = copy(self)
+        other._prefix = prefix
+        return other
+
+    def line(self, text: str, style: str = "") -> None:
         """Prints one of this program's own lines."""
-        self._print(Text.assemble((prefix, "dim"), (text, style)))
+        self._print("", text, style)
 
-    def note(self, text: str, *, prefix: str = "") -> None:
+    def note(self, text: str) -> None:
         """Prints a one-line remark on the block above, without control characters."""
-        margin = f"{prefix}{'':{MARGIN_CHARS}}"
-        for part in self._wrapped(text, len(margin)):
-            self._print(Text(margin + part, "dim"))
+        for part in self._wrapped(text):
+            self._print(f"{'':{MARGIN_CHARS}}{part}")
 
-    def block(
-        self, label: str, text: str, style: str = "", *, prefix: str = "", fold: bool = False
-    ) -> None:
+    def block(self, label: str, text: str, style: str = "", *, fold: bool = False) -> None:
         """Prints others' text after a margin. `fold` leaves out the middle of long text."""
         lines = visible(text).strip("\n").split("\n")
         if fold and not self._full:
             lines = folded(lines)
         if not self._is_terminal:
-            self._write(lines, prefix, label)
+            self._write(lines, label)
             return
-        for line in lines:
-            for part in self._wrapped(line, len(prefix) + MARGIN_CHARS):
-                margin = f"{label:>{LABEL_CHARS}} | "
-                self._print(Text.assemble((prefix + margin, "dim"), (part, style)))
-                label = ""
+        for part in (part for line in lines for part in self._wrapped(line)):
+            self._print(f"{label:>{LABEL_CHARS}} | ", part, style)
+            label = ""
 
-    def _write(self, lines: Sequence[str], prefix: str, label: str) -> None:
+    def _write(self, lines: Sequence[str], label: str) -> None:
         """Writes a block that needs no layout: rich would take a minute for some megabytes."""
-        margin = f"{prefix}{'':>{LABEL_CHARS}} | "
-        text = f"{prefix}{label:>{LABEL_CHARS}} | " + f"\n{margin}".join(lines)
+        margin = f"{self._prefix}{'':>{LABEL_CHARS}} | "
+        text = f"{self._prefix}{label:>{LABEL_CHARS}} | " + f"\n{margin}".join(lines)
         if self._console.quiet:
             return
         try:
@@ -95,15 +98,17 @@ class Screen:
         """Prints a table of this program's own text."""
         self._console.print(table, crop=False)
 
-    def _wrapped(self, line: str, margin_chars: int) -> Iterable[str]:
+    def _wrapped(self, line: str) -> Iterable[str]:
         """Breaks a line for a terminal, which would otherwise wrap it without a margin."""
         if not self._is_terminal:
             return [line]
-        return wrapped(line, max(self._console.width - margin_chars, MIN_CHARS))
+        room = self._console.width - len(self._prefix) - MARGIN_CHARS
+        return wrapped(line, max(room, MIN_CHARS))
 
-    def _print(self, text: Text) -> None:
+    def _print(self, margin: str, text: str = "", style: str = "") -> None:
         try:
-            self._console.print(text, soft_wrap=True)
+            line = Text.assemble((self._prefix + margin, "dim"), (text, style))
+            self._console.print(line, soft_wrap=True)
         except OSError:  # a full disk is not the fault of the rollout being shown
             self._console.on_broken_pipe()
 
@@ -120,23 +125,20 @@ class _Console(Console):
         self.on_hang_up()
 
 
-def folded(
-    lines: Sequence[str], limit: int = FOLD_LINES, way_out: str = "--full shows them"
-) -> list[str]:
+def folded(lines: Sequence[str]) -> list[str]:
     """Returns the first and the last lines of many, and the beginning of long ones. Pure."""
-    kept = [_cut(line, way_out) for line in lines]
-    if len(kept) <= limit:
+    kept = [_cut(line) for line in lines]
+    if (left_out := len(kept) - FOLD_LINES) <= 0:
         return kept
-    left_out = len(kept) - limit
-    note = f"[... {left_out} lines left out; {way_out} ...]"
-    return [*kept[: limit - TAIL_LINES], note, *kept[-TAIL_LINES:]]
+    note = f"[... {left_out} lines left out; --full shows them ...]"
+    return [*kept[: FOLD_LINES - TAIL_LINES], note, *kept[-TAIL_LINES:]]
 
 
-def _cut(line: str, way_out: str) -> str:
+def _cut(line: str) -> str:
     left_out = len(line) - FOLD_CHARS
     if left_out <= 0:
         return line
-    return f"{line[:FOLD_CHARS]} [... {left_out} characters left out; {way_out} ...]"
+    return f"{line[:FOLD_CHARS]} [... {left_out} characters left out; --full shows them ...]"
 
 
 def wrapped(line: str, width: int) -> Iterator[str]:
@@ -159,11 +161,7 @@ def _end(line: str, start: int, width: int) -> int:
     """Returns the end of the part of `line` from `start` that fits; at least one character."""
     cells = 0
     for place in range(start, len(line)):
-        cells += _cells(line[place])
+        cells += max(1, get_character_cell_size(line[place]))
         if cells > width:
             return max(place, start + 1)
     return len(line)
-
-
-def _cells(character: str) -> int:
-    return max(1, get_character_cell_size(character))

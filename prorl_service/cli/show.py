@@ -1,24 +1,28 @@
 """`prorl show`: one rollout as a conversation, or a group with its first difference."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from prorl_service.cli import rows
-from prorl_service.cli.conversation import Block, Part, blocks
-from prorl_service.cli.differences import Difference, first_difference, turns_by_id
+from prorl_service.cli.conversation import show_rollout
+from prorl_service.cli.lists import show_rollouts
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import number
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
-from prorl_service.schemas.views import GroupQuery, GroupRow, RolloutQuery, RolloutText
+from prorl_service.schemas.views import GroupQuery, GroupRow, RolloutQuery, RolloutText, TextTurn
 from prorl_service.utils.visible import visible_line
 
 MOST_COMPARED = 64
+BEFORE_CHARS = 40
+AFTER_CHARS = 100
+"""Characters shown before and after the place where texts part ways."""
 
 
 def show(
@@ -49,18 +53,7 @@ def show(
         elif group is not None:
             _show_group(screen, client, group)
         else:
-            for block in blocks(client.text(name, run=run)):
-                show_block(screen, block)
-
-
-def show_block(screen: Screen, block: Block) -> None:
-    match block.part:
-        case Part.TITLE:
-            screen.line(block.text, block.style)
-        case Part.NOTE:
-            screen.note(block.text)
-        case _:
-            screen.block(block.label, block.text, block.style, fold=block.folds)
+            show_rollout(screen, client.text(name, run=run))
 
 
 def _group(client: RolloutClient, name: str, run: str | None) -> GroupRow | None:
@@ -94,18 +87,16 @@ def _show_group(screen: Screen, client: RolloutClient, group: GroupRow) -> None:
     screen.line(f"{group.group_id}: {group.outcome.value.replace('_', ' ')}", "bold")
     query = RolloutQuery(group_id=group.group_id, run=group.run, limit=500)
     siblings = client.rollouts(query).rollouts
-    screen.table(rows.rollout_table(siblings))
-    for problem, hint in rows.failures(siblings):
-        screen.line(problem, "red")
-        if hint:
-            screen.note(f"to do: {hint}")
+    show_rollouts(screen, siblings)
     texts = [
         text
         for row in siblings[:MOST_COMPARED]
         if row.has_content and (text := _text(client, row.rollout_id, group.run)) is not None
     ]
     if len(texts) > 1:
-        _show_difference(screen, first_difference(turns_by_id(texts)), texts)
+        _show_difference(
+            screen, first_difference({one.rollout.rollout_id: one.turns for one in texts}), texts
+        )
 
 
 def _text(client: RolloutClient, rollout_id: str, run: str) -> RolloutText | None:
@@ -119,7 +110,7 @@ def _text(client: RolloutClient, rollout_id: str, run: str) -> RolloutText | Non
 
 
 def _show_difference(
-    screen: Screen, difference: Difference | None, texts: Sequence[RolloutText]
+    screen: Screen, difference: "Difference | None", texts: Sequence[RolloutText]
 ) -> None:
     screen.line("")
     if difference is None:
@@ -136,3 +127,83 @@ def _show_difference(
 def _sibling(rollout_id: str, reward: float | None) -> str:
     name = "." + visible_line(rollout_id).rpartition(".")[2]
     return name if reward is None else f"{name} (reward {number(reward)})"
+
+
+# --- the first difference -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    turn: int
+    """Number of the turn, from 1."""
+    what: str
+    """Name of the step, such as "says"."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    rollout_ids: tuple[str, ...]
+    excerpt: str | None
+    """Text around the place where they differ; None: these rollouts had ended before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    turn: int
+    what: str
+    variants: Sequence[Variant]
+
+
+def first_difference(siblings: Mapping[str, Sequence[TextTurn]]) -> Difference | None:
+    """Returns None if there is none. `siblings`: turns by id of the rollout."""
+    ids = list(siblings)
+    for steps in zip_longest(*(_steps(turns) for turns in siblings.values())):
+        if len(set(steps)) > 1:
+            return _difference(dict(zip(ids, steps, strict=True)))
+    return None
+
+
+def _steps(turns: Sequence[TextTurn]) -> Iterator[Step]:
+    for place, turn in enumerate(turns, 1):
+        if turn.given is not None:
+            yield Step(place, "given", turn.given)
+        yield Step(place, "says", turn.raw)
+        for call in turn.tool_calls:
+            if call.output is not None:
+                yield Step(place, f"output of {call.name}", call.output)
+
+
+def _difference(steps: Mapping[str, Step | None]) -> Difference:
+    found = [step for step in steps.values() if step is not None]
+    first = min(found, key=lambda step: step.turn)
+    is_one_step = len({(step.turn, step.what) for step in found}) == 1
+    what = first.what if is_one_step else "what comes next"
+    common = _common_length([step.text for step in found]) if is_one_step else 0
+    groups: dict[Step | None, list[str]] = {}
+    for rollout_id, step in steps.items():
+        groups.setdefault(step, []).append(rollout_id)
+    variants = [
+        Variant(tuple(ids), None if step is None else _excerpt(step, common, is_one_step))
+        for step, ids in groups.items()
+    ]
+    return Difference(first.turn, what, variants)
+
+
+def _common_length(texts: Sequence[str]) -> int:
+    """Returns the length of the longest beginning that all have."""
+    first, last = min(texts), max(texts)  # the two that part first
+    for place, (one, other) in enumerate(zip(first, last, strict=False)):
+        if one != other:
+            return place
+    return min(len(first), len(last))
+
+
+def _excerpt(step: Step, common: int, is_one_step: bool) -> str:
+    start = max(0, common - BEFORE_CHARS)
+    stop = common + AFTER_CHARS
+    text = step.text[start:stop]
+    begins = "..." if start else ""
+    ends = "..." if stop < len(step.text) else ""
+    name = "" if is_one_step else f"{step.what}: "
+    return f"{name}{begins}{text}{ends}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,14 @@ from prorl_service.cli import try_log
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.stop import Stop
 from prorl_service.cli.try_display import Display
-from prorl_service.cli.try_options import ModelOptions, OutputOptions, Source
-from prorl_service.cli.try_task import overridden, read_task, with_program_of
+from prorl_service.cli.try_options import (
+    ModelOptions,
+    OutputOptions,
+    Source,
+    overridden,
+    read_task,
+    with_program_of,
+)
 from prorl_service.errors import AgentError, InvalidRequest, ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import Group, Limits, Rollout, RolloutState, Sampling
@@ -30,8 +37,8 @@ from prorl_service.server.settings import (
     ServiceSettings,
     panel,
 )
+from prorl_service.testing.scripted_engine import ScriptedEngine
 from prorl_service.testing.trial import rollouts, trial_service
-from prorl_service.tokens.formats import ToolSchema
 from prorl_service.utils.runs import new_run
 from prorl_service.utils.visible import visible_line
 
@@ -75,11 +82,9 @@ def try_agent(
     output.check()
     registry, name = (AgentRegistry(), None) if agent is None else loading.load(agent)
     given = read_task(task, name)
-    if harness is not None:
-        given = with_program_of(harness, given)
     group = Group(
         group_id=f"try-{new_run()}",
-        task=given.task,
+        task=given.task if harness is None else with_program_of(harness, given.task),
         n=attempts,
         sampling=overridden(given.sampling, sampling),
         limits=overridden(given.limits, limits),
@@ -90,80 +95,67 @@ def try_agent(
     )
     try_log.configure(verbose=output.verbose)
     stop = Stop()
+    file = sys.stderr if output.json == Path("-") else sys.stdout
+    screen = Screen(file, full=output.full, on_hang_up=stop.ask)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        ended = runner.run(_Try(registry, group, source, settings, output, stop).run())
+        ended = runner.run(_tried(registry, group, source, settings, screen, stop))
     output.save(ended)
     stop.end_process()
     return 0 if ended and all(one.state is RolloutState.DONE for one in ended) else 1
 
 
-class _Try:
-    """One group of rollouts, from the engine to the last line on the screen."""
-
-    def __init__(
-        self,
-        registry: AgentRegistry,
-        group: Group,
-        source: Source,
-        settings: ServiceSettings,
-        output: OutputOptions,
-        stop: Stop,
-    ) -> None:
-        self._registry = registry
-        self._group = group
-        self._source = source
-        self._settings = settings
-        self._stop = stop
-        file = sys.stderr if output.json == Path("-") else sys.stdout
-        self._screen = Screen(file, full=output.full, on_hang_up=stop.ask)
-        self._display = Display(self._screen, group.n)
-
-    async def run(self) -> list[Rollout]:
-        """Returns the ended rollouts, by index. Raises `ProRLError`."""
-        this_task = asyncio.current_task()
-        assert this_task is not None
-        self._stop.does(this_task.cancel)
-        try:
-            return await self._run()
-        except asyncio.CancelledError:
-            if not self._stop.is_asked_for:
-                raise
-            return []
-        except (AgentError, InvalidRequest) as error:
-            if isinstance(error, AgentError):
-                try_log.show_cause(error)
-            raise ProRLError(error.message, hint=error.hint) from None
-
-    async def _run(self) -> list[Rollout]:
-        ended: list[Rollout] = []
+async def _tried(
+    registry: AgentRegistry,
+    group: Group,
+    source: Source,
+    settings: ServiceSettings,
+    screen: Screen,
+    stop: Stop,
+) -> list[Rollout]:
+    """Returns the ended rollouts, by index. Raises `ProRLError`."""
+    this_task = asyncio.current_task()
+    assert this_task is not None
+    stop.does(this_task.cancel)
+    try:
         async with (
-            self._source.engines() as (specs, scripted),
-            trial_service(self._registry, specs, self._settings, parallel=self._group.n) as service,
+            source.engines() as (specs, scripted),
+            trial_service(registry, specs, settings, parallel=group.n) as service,
         ):
-            self._show_heading(service)
-            self._display.tools = lambda: self._tools(service)
-            service.executor.observe(self._display)
-            await service.submit([self._group])
-            self._stop.does(lambda: self._cancel(service))
-            async for rollout in rollouts(service, self._group):
-                unused = scripted.unused_replies(rollout.rollout_id) if scripted else 0
-                self._display.result(rollout, unused)
-                ended.append(rollout)
-        ended.sort(key=lambda one: one.index)
-        if self._group.n > 1:
-            self._display.summary(ended)
-        return ended
+            return await _shown(service, scripted, group, source, screen, stop)
+    except asyncio.CancelledError:
+        if not stop.is_asked_for:
+            raise
+        return []
+    except (AgentError, InvalidRequest) as error:
+        if isinstance(error, AgentError):
+            try_log.show_cause(error)
+        raise ProRLError(error.message, hint=error.hint) from None
 
-    def _show_heading(self, service: Service) -> None:
-        task = self._group.task
-        model = self._source.describe(service.backends.model.require().name)
-        sandboxes = service.sandboxes.kind if service.sandboxes is not None else "none"
-        parts = (f"agent {task.agent}", f"task {task.task_id}", model, f"sandboxes: {sandboxes}")
-        self._screen.line(visible_line(", ".join(parts), limit=1000), "dim")
 
-    def _tools(self, service: Service) -> list[ToolSchema]:
-        return list(service.executor.validator.prompt(self._group).tools)
-
-    def _cancel(self, service: Service) -> None:
-        cancel = service.executor.cancel(self._group.rollout_ids())
-        service.background.run_once(cancel, name="cancel the rollouts")
+async def _shown(
+    service: Service,
+    scripted: ScriptedEngine | None,
+    group: Group,
+    source: Source,
+    screen: Screen,
+    stop: Stop,
+) -> list[Rollout]:
+    model = source.describe(service.backends.model.require().name)
+    sandboxes = service.sandboxes.kind if service.sandboxes is not None else "none"
+    task = group.task
+    heading = f"agent {task.agent}, task {task.task_id}, {model}, sandboxes: {sandboxes}"
+    screen.line(visible_line(heading, limit=1000), "dim")
+    display = Display(screen, group.n, lambda: service.executor.validator.prompt(group).tools)
+    service.executor.observe(display)
+    await service.submit([group])
+    cancel = partial(service.executor.cancel, group.rollout_ids())
+    stop.does(lambda: service.background.run_once(cancel(), name="cancel the rollouts"))
+    ended: list[Rollout] = []
+    async for rollout in rollouts(service, group):
+        unused = scripted.unused_replies(rollout.rollout_id) if scripted else 0
+        display.result(rollout, unused)
+        ended.append(rollout)
+    ended.sort(key=lambda one: one.index)
+    if group.n > 1:
+        display.summary(ended)
+    return ended

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from prorl_service.agents.base import RolloutContext
 from prorl_service.cli.screen import Screen
-from prorl_service.cli.wording import call_text, json_text, stage_times
+from prorl_service.cli.wording import call_text, json_text, plural, stage_times
 from prorl_service.rollouts.observers import Observer
 from prorl_service.schemas import (
     Rollout,
@@ -28,9 +28,11 @@ STYLES = {RolloutState.DONE: "bold green", RolloutState.FAILED: "bold red"}
 
 
 class Display(Observer):
-    def __init__(self, screen: Screen, attempts: int) -> None:
-        self.tools: Callable[[], Sequence[ToolSchema]] = tuple
-        """Function that returns the offered tools; called after the task is accepted."""
+    def __init__(
+        self, screen: Screen, attempts: int, offered: Callable[[], Sequence[ToolSchema]]
+    ) -> None:
+        """`offered` returns the offered tools, once the task is accepted."""
+        self._offered = offered
         self._screen = screen
         self._attempts = attempts
         self._tools: Sequence[ToolSchema] = ()
@@ -38,7 +40,7 @@ class Display(Observer):
 
     def changed(self, rollout: RolloutContext) -> None:
         if not self._views:  # all attempts have the same tools and prompt
-            self._tools = self.tools()
+            self._tools = self._offered()
             self._screen.block("prompt", rollout.chat.decode(rollout.prompt_ids), "dim", fold=True)
             self._screen.note(f"{len(rollout.prompt_ids)} tokens")
         self._view(rollout.rollout_id).update(rollout)
@@ -46,7 +48,9 @@ class Display(Observer):
     def result(self, rollout: Rollout, unused_replies: int = 0) -> None:
         self._view(rollout.rollout_id).end(rollout)
         if unused_replies and rollout.state is RolloutState.DONE:
-            self._view(rollout.rollout_id).note(f"{unused_replies} scripted replies were not used")
+            self._view(rollout.rollout_id).screen.note(
+                f"{unused_replies} scripted replies were not used"
+            )
 
     def summary(self, rollouts: Sequence[Rollout]) -> None:
         """Shows a table of several attempts."""
@@ -68,18 +72,17 @@ class Display(Observer):
     def _view(self, rollout_id: str) -> "_View":
         if rollout_id not in self._views:
             index = rollout_id.rpartition(".")[2]
-            prefix = f"[{index}] " if self._attempts > 1 else ""
-            self._views[rollout_id] = _View(self._screen, prefix, self._tools)
+            screen = self._screen.behind(f"[{index}] ") if self._attempts > 1 else self._screen
+            self._views[rollout_id] = _View(screen, self._tools)
         return self._views[rollout_id]
 
 
 class _View:
     """One rollout, and how much of it has been shown."""
 
-    def __init__(self, screen: Screen, prefix: str, tools: Sequence[ToolSchema]) -> None:
-        self._screen = screen
+    def __init__(self, screen: Screen, tools: Sequence[ToolSchema]) -> None:
+        self.screen = screen
         self._tools = tools
-        self._prefix = prefix
         self._rollout: RolloutContext | None = None
         self._stage: Stage | None = None
         self._announced = 0
@@ -101,7 +104,7 @@ class _View:
         if rollout.stage is not self._stage:
             self._stage = rollout.stage
             self._close_turn()
-            self._line(rollout.stage.value.upper(), "bold")
+            self.screen.line(rollout.stage.value.upper(), "bold")
         elif rollout.calls_model and self._announced == len(self._turns):
             self._close_turn()
             self._announce()
@@ -111,26 +114,26 @@ class _View:
             self.update(self._rollout)
         self._close_turn()
         state = rollout.state
-        self._line(f"{state.value}{_ending(rollout)}", STYLES.get(state, "bold yellow"))
+        self.screen.line(f"{state.value}{_ending(rollout)}", STYLES.get(state, "bold yellow"))
         if rollout.reward is not None:
             parts = [f"{name} {value:g}" for name, value in rollout.reward_components.items()]
-            self._block("reward", f"{rollout.reward:g}", "bold")
+            self.screen.block("reward", f"{rollout.reward:g}", "bold")
             if parts:
-                self._block("parts", "\n".join(parts), fold=True)
+                self.screen.block("parts", "\n".join(parts), fold=True)
         if rollout.report is not None:
-            self._block("report", json_text(rollout.report), fold=True)
+            self.screen.block("report", json_text(rollout.report), fold=True)
         if rollout.error is not None:
-            self._block("error", rollout.error.message, "red", fold=True)
+            self.screen.block("error", rollout.error.message, "red", fold=True)
             if rollout.error.hint:
-                self._block("hint", rollout.error.hint)
+                self.screen.block("hint", rollout.error.hint)
         times = ", ".join(stage_times(rollout.timings))
-        self.note(f"{_sampled(rollout)} tokens sampled; {times}")
+        self.screen.note(f"{_sampled(rollout)} tokens sampled; {times}")
 
     # --- parts of a rollout ---------------------------------------------------------------------
 
     def _announce(self) -> None:
         self._announced += 1
-        self._line(f"turn {self._announced}", "bold")
+        self.screen.line(f"turn {self._announced}", "bold")
 
     def _show_reply(self, rollout: RolloutContext, turn: Turn) -> None:
         if self._announced == len(self._turns):
@@ -138,16 +141,16 @@ class _View:
         self._show_context(rollout, turn)
         reply = rollout.reply(turn, self._tools)
         if reply.problem is not None:
-            self._block("says", turn.text)
+            self.screen.block("says", turn.text)
         if reply.reasoning and reply.problem is None:
-            self._block("thinks", reply.reasoning, "dim")
+            self.screen.block("thinks", reply.reasoning, "dim")
         if reply.content and reply.problem is None:
-            self._block("says", reply.content)
+            self.screen.block("says", reply.content)
         for call in reply.calls:
-            self._block("calls", call_text(call.name, call.arguments), "cyan", fold=True)
+            self.screen.block("calls", call_text(call.name, call.arguments), "cyan", fold=True)
         cached = f", {turn.cached_tokens} of the prompt cached" if turn.cached_tokens else ""
         cut = "; stopped at the limit of tokens" if turn.finish_reason == "length" else ""
-        self.note(f"{turn.stop - turn.start} tokens, {turn.model_s:.2f} s{cached}{cut}")
+        self.screen.note(f"{turn.stop - turn.start} tokens, {turn.model_s:.2f} s{cached}{cut}")
         self._turns.append(turn)
         self._records, self._is_closed = 0, False
 
@@ -157,11 +160,11 @@ class _View:
             return
         last, ids = self._turns[-1], rollout.ledger.before(turn.segment, turn.start)
         if turn.segment != last.segment:
-            self._block("prompt", rollout.chat.decode(ids), "dim", fold=True)
-            self.note(f"{len(ids)} tokens, which do not continue the chain: a new segment")
+            self.screen.block("prompt", rollout.chat.decode(ids), "dim", fold=True)
+            self.screen.note(f"{len(ids)} tokens, which do not continue the chain: a new segment")
         elif not last.tool_calls and last.format_error is None:
             seen = len(rollout.ledger.before(last.segment, last.stop))
-            self._block("given", rollout.chat.decode(ids[seen:]), "dim", fold=True)
+            self.screen.block("given", rollout.chat.decode(ids[seen:]), "dim", fold=True)
 
     def _show_records(self) -> None:
         if not self._turns:
@@ -172,24 +175,15 @@ class _View:
         self._records = len(records)
 
     def _show_record(self, record: ToolCallRecord) -> None:
-        self._block("output", record.output, "red" if record.is_error else "", fold=True)
+        self.screen.block("output", record.output, "red" if record.is_error else "", fold=True)
         error = ", an error" if record.is_error else ""
-        self.note(f"{visible_line(record.name, limit=60)}, {record.duration_s:.2f} s{error}")
+        self.screen.note(f"{visible_line(record.name, limit=60)}, {record.duration_s:.2f} s{error}")
 
     def _close_turn(self) -> None:
         """Shows a turn's format error, which is known only when something else begins."""
         if not self._is_closed and (problem := self._turns[-1].format_error) is not None:
-            self._block("error", f"format error: {problem}", "red")
+            self.screen.block("error", f"format error: {problem}", "red")
         self._is_closed = True
-
-    def _line(self, text: str, style: str = "") -> None:
-        self._screen.line(text, style, prefix=self._prefix)
-
-    def note(self, text: str) -> None:
-        self._screen.note(text, prefix=self._prefix)
-
-    def _block(self, label: str, text: str, style: str = "", *, fold: bool = False) -> None:
-        self._screen.block(label, text, style, prefix=self._prefix, fold=fold)
 
 
 def _turns(rollout: Rollout) -> list[Turn]:
@@ -211,7 +205,7 @@ def _ending(rollout: Rollout) -> str:
         return f"{stage}, blame {error.blame.value}"
     turns = len(_turns(rollout))
     finish = f": {_finish(rollout)}" if rollout.state is RolloutState.DONE else ""
-    return f"{finish} after {turns} turn{'s' * (turns != 1)}"
+    return f"{finish} after {plural(turns, 'turn')}"
 
 
 def _finish(rollout: Rollout) -> str:

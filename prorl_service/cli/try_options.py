@@ -1,17 +1,24 @@
-"""Options that only `prorl try` has: where replies come from, and where the results go."""
+"""What `prorl try` gets: its task, where replies come from, and where the results go."""
 
 import dataclasses
+import json
 import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
+from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
-from prorl_service.errors import ProRLError
-from prorl_service.schemas import BackendSpec, Rollout
+from prorl_service.cli.harnesses import known
+from prorl_service.client.harness import with_harness, with_program
+from prorl_service.errors import ProRLError, problems_of
+from prorl_service.schemas import BackendSpec, Limits, Rollout, Sampling, Task
+from prorl_service.schemas.base import WireModel
+from prorl_service.schemas.suggestions import nearest_fields
 from prorl_service.server.settings import EngineOptions
 from prorl_service.testing.replies import Reply, read
 from prorl_service.testing.scripted_engine import ScriptedEngine, scripted_engine
@@ -100,3 +107,81 @@ class OutputOptions:
             files.write_whole(self.json, text)
         except OSError as error:
             raise ProRLError(f"--json {self.json}: {error.strerror}") from None
+
+
+# --- the task -----------------------------------------------------------------------------------
+
+Options = TypeVar("Options", Sampling, Limits)
+
+IN_GROUPS = ("group_id", "n", "priority", "client", "lease_s", "owner")
+"""Fields of a group that do not matter to one rollout."""
+
+
+class GivenTask(WireModel):
+    task: Task
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+
+
+def read_task(given: str, agent: str | None) -> GivenTask:
+    """Reads a task, a group with a task, sampling and limits, or a request with one group. The
+    agent is `agent`, or the task's own if that is None; `task_id` may be missing.
+
+    Raises `ProRLError`."""
+    where, text = _text(given)
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ProRLError(f"{where} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ProRLError(f"{where} is not a JSON object", hint="give one task")
+    group = _group(value)
+    parts = {name: part for name, part in group.items() if name not in IN_GROUPS}
+    task = {"task_id": "try", **parts.pop("task")}
+    if agent is not None:
+        task["agent"] = agent
+    elif "agent" not in task:
+        raise ProRLError(f"{where} names no agent", hint="name it: prorl try math --task …")
+    try:
+        return GivenTask.model_validate({**parts, "task": task})
+    except ValidationError as error:
+        hint = nearest_fields(error.errors(), GivenTask)
+        raise ProRLError(f"{where}: {problems_of(error)}", hint=hint) from None
+
+
+def _group(value: dict[str, Any]) -> dict[str, Any]:
+    match value:
+        case {"groups": [{"task": {}}]}:
+            return dict(value["groups"][0])
+        case {"task": {}}:
+            return value
+    return {"task": value}
+
+
+def with_program_of(harness: str, task: Task) -> Task:
+    """Puts a preset, or a Python file, in the place of the agent's loop. Raises `ProRLError`."""
+    if not harness.endswith(".py"):
+        return with_harness(task, known(harness))
+    try:
+        program = Path(harness).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProRLError(f"--harness {harness}: {error}") from None
+    return with_program(task, program)
+
+
+def overridden(options: Options, by: Options) -> Options:
+    """Returns `options` with the given ones of `by`. Valid, since no field depends on another."""
+    return options.model_copy(update={name: getattr(by, name) for name in by.model_fields_set})
+
+
+def _text(given: str) -> tuple[str, str]:
+    """Returns the source's name and its text. Raises `ProRLError`."""
+    if given.lstrip().startswith("{"):
+        return "--task", given
+    where = f"--task {given}"
+    try:
+        return where, sys.stdin.read() if given == "-" else Path(given).read_text()
+    except OSError as error:
+        raise ProRLError(f"{where}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ProRLError(f"{where}: {error}") from None

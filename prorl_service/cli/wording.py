@@ -11,6 +11,8 @@ from typing import Any
 from prorl_service.schemas import FinishReason, Stage, Timings
 from prorl_service.utils.visible import visible_line
 
+STYLES = {"done": "green", "failed": "bold red", "cancelled": "yellow"}
+"""Colours of states."""
 SHORT_CHARS = 100
 """Longest argument that stands on the line of its call."""
 

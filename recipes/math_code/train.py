@@ -7,7 +7,7 @@ stock ones.
 import hydra
 from omegaconf import DictConfig
 
-from prorl_service.cli.errors import one_line_errors
+from prorl_service.cli.program import one_line_errors
 from recipes.common.records import begin
 from recipes.common.settings import Training, settings_of
 from recipes.common.training import launch

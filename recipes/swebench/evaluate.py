@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import hydra
 from omegaconf import DictConfig
 
-from prorl_service.cli.errors import one_line_errors
+from prorl_service.cli.program import one_line_errors
 from recipes.common.data import rows as data_rows
 from recipes.common.evaluation.evaluate import evaluate
 from recipes.common.evaluation.scorecard import facts_of, report

@@ -1,6 +1,5 @@
 """The `prorl` command itself; what its subcommands run is tested elsewhere."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,23 +10,11 @@ import pytest
 
 from prorl_service import __version__, local
 from prorl_service.cli.main import COMMANDS
+from tests.cli.called import called, printed
 
 pytestmark = pytest.mark.processes
 
 PRORL = [sys.executable, "-m", "prorl_service.cli"]
-
-
-def said(*arguments: str, **environment: str) -> str:
-    """Returns the output of `prorl`, without colours and without broken lines."""
-    done = subprocess.run(
-        [*PRORL, *arguments],
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout
 
 
 def test_help_lists_the_commands_and_imports_none_of_them() -> None:
@@ -49,11 +36,11 @@ def test_help_lists_the_commands_and_imports_none_of_them() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.sampled(5)
 def test_each_command_has_its_own_help(name: str) -> None:
-    assert said(name, "--help").startswith(f"Usage: prorl {name}")
+    assert printed(name, "--help").startswith(f"Usage: prorl {name}")
 
 
 def test_the_version_is_printed() -> None:
-    assert said("--version") == f"prorl {__version__}\n"
+    assert printed("--version") == f"prorl {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +49,7 @@ def test_the_version_is_printed() -> None:
 )
 def test_a_shell_completes_commands_and_options(words: str, completed: str, tmp_path: Path) -> None:
     script = tmp_path / "prorl"
-    said("--install-completion", "--shell", "bash", "--output", str(script))
+    printed("--install-completion", "--shell", "bash", "--output", str(script))
     last = len(words.split()) - 1
     program = f"""
         . {script}
@@ -78,14 +65,7 @@ def test_a_shell_completes_commands_and_options(words: str, completed: str, tmp_
 
 def options_of(*arguments: str, **environment: str) -> list[str]:
     """Returns what a service that cannot start prints about its options."""
-    done = subprocess.run(
-        [*PRORL, "serve", "--journal", "none", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = called("serve", "--journal", "none", *arguments, **environment)
     assert done.returncode == 2
     return done.stderr.splitlines()
 
@@ -124,7 +104,7 @@ def test_a_bad_file_of_options_is_refused_in_one_line(
 
 
 def test_a_model_is_checked(tiny_model: Path) -> None:
-    table = said("check-model", str(tiny_model))
+    table = printed("check-model", str(tiny_model))
     assert re.search(r"tool calls +│ read as hermes", table)
     assert re.search(r"end of a turn +│ <\|im_end\|>", table)
 
@@ -133,15 +113,13 @@ def test_a_model_unfit_for_agents_with_tools_is_named(tiny_model: Path, tmp_path
     model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     (model / "chat_template.jinja").write_text(template)
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        said("check-model", str(model))
-    assert failed.value.returncode == 1
-    assert "tools in the prompt" in failed.value.stdout
+    checked = called("check-model", model)
+    assert checked.returncode == 1
+    assert "tools in the prompt" in checked.stdout
 
 
 def test_the_status_of_a_missing_service_is_one_line_with_a_hint() -> None:
-    command = [*PRORL, "status", "--url", f"http://127.0.0.1:{local.free_port()}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = called("status", "--url", f"http://127.0.0.1:{local.free_port()}")
     assert done.returncode == 2
     problem, hint = done.stderr.splitlines()
     assert "Connection refused" in problem
@@ -151,15 +129,7 @@ def test_the_status_of_a_missing_service_is_one_line_with_a_hint() -> None:
 @pytest.mark.parametrize("command", ["status", "list"])
 def test_the_address_of_the_service_comes_from_the_environment(command: str) -> None:
     url = f"http://127.0.0.1:{local.free_port()}"
-    done = subprocess.run(
-        [*PRORL, command],
-        env={**os.environ, "PRORL_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert f"GET {url}/v1/" in done.stderr
+    assert f"GET {url}/v1/" in called(command, PRORL_URL=url).stderr
 
 
 def test_an_argument_that_belongs_to_no_option_is_named() -> None:

@@ -1,7 +1,6 @@
 """`prorl export` and `prorl replay` as a user runs them."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from prorl_service.client.saved import SavedStep, StepFiles, read_rollouts, read_tasks
 from prorl_service.schemas import Rollout
+from tests.cli.called import called
 from tests.exports.made_rollouts import Made, groups, make
 
 pytestmark = pytest.mark.processes
@@ -36,17 +36,9 @@ def saved(made: Made, tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def prorl(*arguments: object, code: int = 0, cwd: Path | None = None) -> tuple[str, str]:
+def prorl(*arguments: object, code: int = 0) -> tuple[str, str]:
     """What it prints, and what it says beside it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "prorl_service.cli", *map(str, arguments)],
-        env={**os.environ, "COLUMNS": "120", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=cwd,
-    )
+    done = called(*arguments, COLUMNS="120")
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
 
@@ -155,11 +147,15 @@ def text(rollout, task):
 """
 
 
-def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(saved: Path, tmp_path: Path) -> None:
+def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "rewards.py").write_text(REWARDS)
     new = tmp_path / "new"
     way = ("--reward", "rewards.py:turns")
-    out, _ = prorl("replay", saved, *way, "--out", new, cwd=tmp_path)
+    out, _ = prorl("replay", saved, *way, "--out", new)
     assert out.splitlines()[1].split()[-4:] == ["2.833", "3", "of", "3"]
     for step in ("step-000001", "step-000002", "eval-000002"):
         before, after = (
@@ -174,7 +170,7 @@ def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(saved: Path, tmp_p
             assert rewarded.reward == len(old.trajectory.turns) + is_math * old.index
             assert rewarded.reward_components["saved_reward"] == old.reward
     assert read_tasks(new) == read_tasks(saved)
-    assert prorl("replay", saved, "--reward", "rewards:turns", cwd=tmp_path)[0] == out
+    assert prorl("replay", saved, "--reward", "rewards:turns")[0] == out
 
 
 @pytest.mark.parametrize(
@@ -192,10 +188,16 @@ def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(saved: Path, tmp_p
 )
 @pytest.mark.sampled(3)
 def test_errors_of_a_reward_function_are_one_line(
-    saved: Path, tmp_path: Path, arguments: list[str], problem: str
+    saved: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "rewards.py").write_text(REWARDS)
-    _, said = prorl("replay", saved, *arguments, code=2, cwd=tmp_path)
+    _, said = prorl("replay", saved, *arguments, code=2)
     assert problem in said.splitlines()[0]
     assert len(said.splitlines()) <= 2
 

@@ -10,15 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, OptionList
 
-from prorl_service.cli.top import Rates
-from prorl_service.cli.view import of_file, of_service
-from prorl_service.cli.viewer import Viewer
+from prorl_service.cli.status import Rates
 from prorl_service.client import RolloutClient
-from prorl_service.errors import ProRLError
 from prorl_service.local import LocalProcess
-from prorl_service.schemas.views import RolloutRow, RolloutText
+from tests.cli.called import called, printed
 from tests.page.showcase import FAILURES, world
 
 pytestmark = pytest.mark.processes
@@ -39,18 +35,11 @@ def client(service: LocalProcess) -> Iterator[RolloutClient]:
         yield connected
 
 
-def prorl(*arguments: str, service: LocalProcess | None = None) -> str:
+def prorl(*arguments: object, service: LocalProcess) -> str:
     """Runs a command that looks at `service`; returns what it prints."""
-    done = run(*arguments, *(("--url", service.url) if service else ()))
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout
-    return done.stdout
-
-
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*CLI, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    shown = printed(*arguments, "--url", service.url)
+    assert "\x1b" not in shown
+    return shown
 
 
 # --- questions of a person ------------------------------------------------------------------------
@@ -135,7 +124,7 @@ def test_long_output_is_folded_unless_it_is_wanted(service: LocalProcess) -> Non
 
 def test_a_group_is_written_as_a_page(service: LocalProcess, tmp_path: Path) -> None:
     file = tmp_path / "group.html"
-    prorl("show", "step7-group0.3", "--html", str(file), service=service)
+    prorl("show", "step7-group0.3", "--html", file, service=service)
     page = file.read_text()
     assert "<title>Group step7-group0</title>" in page
     assert '"/v1/rollouts/step7-group0.7/text"' in page
@@ -183,89 +172,22 @@ def test_a_rate_is_that_of_the_last_minute(client: RolloutClient) -> None:
     [
         (("show", "nobody.0"), "there is no rollout 'nobody.0'"),
         (("list", "--state", "sleeping"), "sleeping"),
-        (("view", "nobody"), "there is no rollout 'nobody'"),
     ],
 )
 def test_what_is_not_there_is_named(
     service: LocalProcess, command: tuple[str, ...], problem: str
 ) -> None:
-    done = run(*command, "--url", service.url)
+    done = called(*command, "--url", service.url)
     assert done.returncode == 2
     assert problem in done.stderr
 
 
-# --- exports and view -----------------------------------------------------------------------------
+# --- exports --------------------------------------------------------------------------------------
 
 
-def test_a_service_is_a_source_of_exports(
-    service: LocalProcess, client: RolloutClient, tmp_path: Path
-) -> None:
+def test_a_service_is_a_source_of_exports(service: LocalProcess, tmp_path: Path) -> None:
     file = tmp_path / "all.jsonl"
-    done = run("export", service.url, "--format", "jsonl", "--out", str(file))
-    assert done.returncode == 0, done.stderr
+    printed("export", service.url, "--format", "jsonl", "--out", file)
     exported = {json.loads(line)["rollout_id"] for line in file.read_text().splitlines()}
     assert len(exported) >= 144
     assert {"step0-group0.0", "special-task.1", "special-huge.0"} <= exported
-    rows, text_of = of_file(str(file), None, 1000)
-    assert {row.rollout_id for row in rows} == exported
-    row = next(one for one in rows if one.rollout_id == "special-evaluator.0")
-    known = client.text("special-evaluator.0")
-    read = text_of(row)
-    assert [turn.raw for turn in read.turns] == [turn.raw for turn in known.turns]
-    assert read.rollout.error == known.rollout.error
-    with pytest.raises(ProRLError, match="has no rollouts"):
-        of_file(str(_empty(tmp_path)), None, 10)
-
-
-def _empty(directory: Path) -> Path:
-    file = directory / "empty.jsonl"
-    file.write_text("")
-    return file
-
-
-async def test_rollouts_are_read_with_keys(client: RolloutClient) -> None:
-    rows, text_of = of_service(client, "step7-group0.5", 100)
-    assert [row.rollout_id for row in rows][:2] == ["step7-group0.5", "step7-group0.0"]
-    viewer = Viewer(rows, text_of)
-    async with viewer.run_test(size=(120, 40)) as pilot:
-
-        async def shows(rollout_id: str) -> RolloutText:
-            while viewer.shown is None or viewer.shown.rollout.rollout_id != rollout_id:
-                await pilot.pause(0.05)
-            return viewer.shown
-
-        await shows("step7-group0.5")
-        await pilot.press("j", "j", "j")
-        assert viewer.section == 3
-        await pilot.press("k")
-        assert viewer.section == 2
-        await pilot.press("l")
-        await shows("step7-group0.0")
-        assert viewer.section == 0
-        await pilot.press("h")
-        await shows("step7-group0.5")
-        await pilot.press("slash", *"group0.7", "enter")
-        await shows("step7-group0.7")
-        assert viewer.query_one(OptionList).option_count == 1
-        assert not viewer.query_one(Input).has_class("open")
-        await pilot.press("q")
-
-
-async def test_hostile_text_is_no_markup_in_the_viewer(client: RolloutClient) -> None:
-    rows, text_of = of_service(client, "special-hostile", 100)
-
-    def with_markup(row: RolloutRow) -> RolloutText:
-        text = text_of(row)
-        text.turns[0].raw = text.turns[0].text = "[bold]no[/] [link=x]markup[/nothing]"
-        return text
-
-    viewer = Viewer(rows, with_markup)
-    async with viewer.run_test(size=(120, 40)) as pilot:
-        while viewer.shown is None:
-            await pilot.pause(0.05)
-        await pilot.press("f")
-        await pilot.pause()
-        picture = viewer.export_screenshot()
-    assert "link=x" in picture
-    assert "\x1b" not in picture
-    assert "\u202e" not in picture

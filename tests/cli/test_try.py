@@ -11,8 +11,8 @@ import pytest
 from cyclopts import CycloptsError
 
 from prorl_service import local
-from prorl_service.cli.errors import report
 from prorl_service.cli.main import app
+from prorl_service.cli.program import report
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Rollout, RolloutState
 from tests.cli.try_process import (

@@ -1,7 +1,9 @@
 """A service that is killed or stopped in the middle of rollouts: they continue from their last
 whole turn, with the tokens that they had."""
 
+import io
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -14,7 +16,8 @@ import pytest
 from pydantic import JsonValue
 
 from prorl_service import local
-from prorl_service.cli.conversation import blocks
+from prorl_service.cli.conversation import show_rollout
+from prorl_service.cli.screen import Screen
 from prorl_service.client import RolloutClient
 from prorl_service.client.sampling import SamplerClient
 from prorl_service.pipeline.resuming import FILES_KEPT
@@ -164,9 +167,10 @@ def test_a_drain_stops_at_the_end_of_turns_and_nothing_is_sampled_again(tmp_path
             ended = client.wait(ids_of(groups), WAIT_S)
             shown = client.text(ended[0].rollout_id)
         assert shown.resumed == ended[0].resumed
-        assert [block.section for block in blocks(shown) if "resumed" in block.text] == [
-            shown.resumed[0].turn
-        ]
+        show_rollout(Screen(page := io.StringIO()), shown)
+        before, resumed, _ = page.getvalue().partition("resumed at another start")
+        assert resumed
+        assert len(re.findall(r"^turn \d+$", before, re.M)) == shown.resumed[0].turn
         assert engine.calls == 8 * TURNS
         for rollout in ended:
             assert_exact(rollout, engine)

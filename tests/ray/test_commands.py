@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from cyclopts import CycloptsError
 
-from prorl_service.cli.errors import report
 from prorl_service.cli.main import app
+from prorl_service.cli.program import report
 from prorl_service.errors import ProRLError
 
 

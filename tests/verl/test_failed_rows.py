@@ -10,22 +10,15 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from verl import DataProto
-from verl.trainer.ppo import ray_trainer
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from prorl_service.client.trainable import failure_of
 from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
-from prorl_verl import tripwire
-from prorl_verl.rows import Row, checked, rows_of
+from prorl_verl.rows import checked
 from prorl_verl.scoring import Scoring
-from prorl_verl.settings import settings_of
 from prorl_verl.store import Entries
-from prorl_verl.tensors import SAMPLED, extra_fields
-from prorl_verl.tripwire import Tripwire
 from tests.verl.test_rows import rollout_of, segment, turn_of
 from tests.verl.test_scoring import prompt_of
-from tests.verl.test_settings import CONFIG
 
 REWARDS = (1.0, 0.5, 0.25)
 
@@ -108,52 +101,3 @@ def test_no_reward_function_is_asked_about_a_failed_rollout(name: str) -> None:
     assert len(asked) == len(REWARDS)
     assert [len(rows) for _, rows in scored] == [1, 0, 1, 1]
     assert failure_of(scored[1][0]) is not None
-
-
-def placeholder() -> Row:
-    """Returns what V0 gets for a failed rollout."""
-    metrics = {"acc": 0.0, "overlong_penalty": 0.0, "cut_off": 1.0}
-    return Row([0], [0], [0], [0.0], 0.0, 0, 0, 0, metrics)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "would_be_biased"),
-    [("grpo", True), ("rloo", True), ("opo", False), ("reinforce_plus_plus_baseline", False)],
-)
-def test_v0s_row_of_a_failed_rollout_has_no_part_in_a_baseline(
-    estimator: str, would_be_biased: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for owner, name in (
-        (ray_trainer, "compute_advantage"),
-        (ray_trainer.RayPPOTrainer, "_update_actor"),
-        (PPOTrainer, "_update_actor"),
-    ):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # restored at the end
-    good = [rows_of(one, max_response_tokens=9)[0] for one in group_with(failures()["failed"])[::2]]
-    alone = v0_advantages([good[0], good[1]], estimator)
-    unwatched = v0_advantages([good[0], placeholder(), good[1]], estimator)
-    assert would_be_biased != torch.allclose(unwatched[[0, 2]], alone, atol=1e-3)
-    tripwire.install(Tripwire(CONFIG, settings_of(CONFIG)))
-    with_failed = v0_advantages([good[0], placeholder(), good[1]], estimator)
-    assert torch.allclose(with_failed[[0, 2]], alone, atol=1e-6)
-    assert with_failed[1].abs().sum() == 0
-
-
-def v0_advantages(rows: Sequence[Row], estimator: str) -> torch.Tensor:
-    pad = torch.nn.utils.rnn.pad_sequence
-    mask = pad([torch.tensor(row.response_mask) for row in rows], batch_first=True)
-    rewards = torch.zeros(mask.shape)
-    for place, row in enumerate(rows):
-        rewards[place, len(row.response_ids) - 1] = row.reward
-    own = {
-        "uid": np.array(["u"] * len(rows), dtype=object),
-        SAMPLED: np.array([extra_fields(row)[SAMPLED] for row in rows], dtype=object),
-    }
-    data = DataProto.from_dict(
-        {"response_mask": mask, "token_level_rewards": rewards}, non_tensors=own
-    )
-    config = OmegaConf.create({"gamma": 1.0})
-    data = ray_trainer.compute_advantage(data, estimator, config=config)
-    assert set(data.non_tensor_batch["uid"]) == {"u"}
-    found: torch.Tensor = data.batch["advantages"] * mask
-    return found

@@ -171,22 +171,6 @@ def test_a_prompt_whose_rollouts_all_fail_is_replaced(
     assert all(sum(one.error is None for one in some) >= 16 for some in kept)
 
 
-@pytest.mark.parametrize(
-    "use_v1",
-    [pytest.param(False, marks=pytest.mark.on_demand, id="V0"), pytest.param(True, id="V1")],
-)
-def test_an_agent_loop_of_verl_can_run_rollouts_of_the_service(
-    directory: Path, service: LocalProcess, use_v1: bool
-) -> None:
-    write_tasks(directory, *[{}] * 8)
-    own = {"prorl.agent_loop": True} if use_v1 else {}
-    run = train(directory, service.url, trainer__use_v1=use_v1, **own)
-    assert all(value < EXACT for value in run.values(DIFFERENCE))
-    assert all(value < EXACT_NATS for value in run.values("prorl/off_policy"))
-    assert len(run.metrics) == 2
-    assert_nothing_is_left(service, run)
-
-
 def test_dynamic_sampling_trains_only_on_informative_groups(
     directory: Path, service: LocalProcess
 ) -> None:

@@ -100,7 +100,7 @@ def test_weights_that_rows_may_have(data: st.DataObject, first: int, second: int
             tripped.check([row], step=STEP)
 
 
-def test_v0_and_dynamic_sampling_follow_their_own_rules() -> None:
+def test_dynamic_sampling_follows_its_own_rules() -> None:
     old = TakenRow(
         torch.ones(1),
         torch.zeros(1),
@@ -110,7 +110,7 @@ def test_v0_and_dynamic_sampling_follow_their_own_rules() -> None:
     filtered = {"algorithm__filter_groups__enable": True}
     carried = {"prorl__dynamic_sampling": {"surplus": "carry"}}
     assert wire(**filtered, **carried).check([old], step=STEP) == {}
-    for changes in (filtered, carried, {"trainer__use_v1": False, **carried}):
+    for changes in (filtered, carried):
         with pytest.raises(PolicyDiffers):
             wire(**changes).check([old], step=STEP)
 

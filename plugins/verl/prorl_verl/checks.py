@@ -42,12 +42,10 @@ def check_configuration(config: Mapping[str, Any], settings: Settings) -> None:
         _check_ignored,
         _check_agent_loops,
         _check_template,
-        _check_save,
         _check_reward,
         _check_filter,
         _check_lengths,
         _check_sampling,
-        _check_estimator,
     )
     for check in checks:
         check(config, settings)
@@ -112,24 +110,9 @@ def _check_template(config: Mapping[str, Any], settings: Settings) -> None:
         )
 
 
-def _check_save(config: Mapping[str, Any], settings: Settings) -> None:
-    if settings.save and (settings.agent_loop or not config["trainer"]["use_v1"]):
-        raise BadConfiguration(
-            "prorl.save has no effect with prorl.agent_loop=true and with trainer.use_v1=False",
-            hint="use the V1 trainer, which is VeRL's default, or set trainer.rollout_data_dir",
-        )
-
-
 def _check_reward(config: Mapping[str, Any], settings: Settings) -> None:
     reward = config["reward"]
     function, manager = reward["custom_reward_function"]["path"], reward["reward_manager"]
-    is_stock = (manager["source"], manager["name"]) == ("register", "naive")
-    if (function or not is_stock) and (settings.agent_loop or not config["trainer"]["use_v1"]):
-        raise BadConfiguration(
-            "reward.custom_reward_function and reward.reward_manager have no effect with "
-            "prorl.agent_loop=true and with trainer.use_v1=False",
-            hint="use the V1 trainer, which is VeRL's default, or score in an agent of the service",
-        )
     if function and draws(config):
         raise BadConfiguration(
             "dynamic sampling uses the service's rewards, which "
@@ -144,26 +127,16 @@ def _check_reward(config: Mapping[str, Any], settings: Settings) -> None:
         )
 
 
-def _check_filter(config: Mapping[str, Any], settings: Settings) -> None:
-    trainer = config["trainer"]
+def _check_filter(config: Mapping[str, Any], _: Settings) -> None:
     if not config["algorithm"]["filter_groups"]["enable"]:
         return
-    if not trainer["use_v1"]:
-        raise BadConfiguration(
-            "algorithm.filter_groups.enable has no effect with trainer.use_v1=False",
-            hint="use the V1 trainer, which is VeRL's default",
-        )
     _check_metric(config)
-    if settings.agent_loop and draws(config):
-        raise BadConfiguration(
-            "prorl.agent_loop=true sees no groups, and cannot sample them dynamically",
-            hint="set trainer.v1.sampler.custom_sampler.name=null for VeRL's own filter",
-        )
-    mode = trainer["v1"]["trainer_mode"]
+    modes = config["trainer"]["v1"]
+    mode = modes["trainer_mode"]
     if (
         draws(config)
         and mode == "separate_async"
-        and trainer["v1"][mode]["hybrid_rollout"]["enable_switch"]
+        and modes[mode]["hybrid_rollout"]["enable_switch"]
     ):
         raise BadConfiguration(
             "dynamic sampling does not tell VeRL how many groups are ready, which "
@@ -234,15 +207,6 @@ def _check_sampling(config: Mapping[str, Any], _: Settings) -> None:
                 "them for logprobs of the distribution that was sampled from",
                 hint=f"set it to {PROCESSED}, which is VeRL's default",
             )
-
-
-def _check_estimator(config: Mapping[str, Any], _: Settings) -> None:
-    if config["algorithm"]["adv_estimator"] == "remax" and not config["trainer"]["use_v1"]:
-        raise BadConfiguration(
-            "algorithm.adv_estimator=remax with trainer.use_v1=False: a greedy rollout that failed "
-            "would be a baseline of 0",
-            hint="use the V1 trainer, which is VeRL's default, or algorithm.adv_estimator=grpo",
-        )
 
 
 def check_service(config: Mapping[str, Any], settings: Settings) -> None:

@@ -93,6 +93,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "save the tokenizer with this template, where model.path or prorl.tokenizer names it",
     ),
     "distillation.enabled": (False, "rollouts of the service carry no logprobs of a teacher"),
+    "trainer.use_v1": (True, "the legacy trainer sees no groups: use V1, which is VeRL's default"),
     "skip.rollout.enable": (False, _NO_SKIP),
     "skip.rollout_tq.enable": (False, _NO_SKIP),
     "skip.async_rollout.enable": (False, _NO_SKIP),

@@ -70,10 +70,6 @@ class ProRLAgentLoopManager:
         for ignored in checks.ignored(sections):
             logger.warning("%s", ignored)
         tripwire.install(Tripwire(sections, settings))
-        if settings.agent_loop or not config.trainer.use_v1:
-            from prorl_verl import agent_loop
-
-            return agent_loop.create_manager(config, llm_client, policy, **others)
         workers = others.get("reward_loop_worker_handles")
         new_compute_score = partial(compute_score_of, config, workers)
         _current = cls(sections, settings, llm_client, policy, new_compute_score)

@@ -84,9 +84,7 @@ class Settings(WireModel):
     gateway: GatewaySettings = GatewaySettings()
     dynamic_sampling: SamplerSpec = SamplerSpec()
     save: Path | None = None
-    agent_loop: bool = False
     take_over: bool = False
-    training: str | None = Field(None, description="Set by the manager for its agent loops.")
     sampler_if_filtered: Mapping[str, str | None] = {}
 
     @field_validator("dynamic_sampling", mode="before")
@@ -181,10 +179,7 @@ def draws(config: Mapping[str, Any]) -> bool:
 
 def is_on_policy(config: Mapping[str, Any], settings: Settings) -> bool:
     """Returns whether all tokens of a step are of the trainer's current weights."""
-    trainer = config["trainer"]
-    if not trainer["use_v1"]:
-        return True
-    mode = trainer["v1"]["trainer_mode"]
+    mode = config["trainer"]["v1"]["trainer_mode"]
     if draws(config):
         return mode == "sync" and sampler_spec(config, settings, mode).max_staleness == 0
     return bool(mode == "sync")

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 import torch
 import transfer_queue as tq
-from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from prorl_service.client import off_policy
@@ -119,13 +118,9 @@ def _stop(message: str, hint: str) -> NoReturn:
 
 
 def install(tripwire: Tripwire) -> None:
-    """Adds `tripwire` to the trainers of this process, a user's own included, and excludes failed
-    rows of V0 from the baselines of their groups."""
+    """Adds `tripwire` to the trainers of this process, a user's own included."""
     for trainer in _updating(PPOTrainer):
-        _watch_v1(trainer, tripwire)
-    for trainer in _updating(ray_trainer.RayPPOTrainer):
-        _watch_v0(trainer, tripwire)
-    ray_trainer.compute_advantage = _without_failed(ray_trainer.compute_advantage)
+        _watch(trainer, tripwire)
 
 
 def _updating(trainer: Any) -> Iterator[Any]:
@@ -136,12 +131,12 @@ def _updating(trainer: Any) -> Iterator[Any]:
         yield from _updating(derived)
 
 
-def _watch_v1(trainer: Any, tripwire: Tripwire) -> None:
+def _watch(trainer: Any, tripwire: Tripwire) -> None:
     update = trainer._update_actor
 
     @wraps(update)
     def watched(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
-        rows = _rows_of_v1(batch)
+        rows = _rows_of(batch)
         measured = tripwire.check(rows, step=self.global_steps)
         batch = update(self, batch=batch, metrics=metrics)
         kl = float(metrics.get(KL, 0.0))
@@ -155,7 +150,7 @@ KL = "actor/ppo_kl"
 """VeRL's metric: the mean of the logprobs of the loss's old policy minus the trainer's."""
 
 
-def _rows_of_v1(batch: Any) -> list[TakenRow]:
+def _rows_of(batch: Any) -> list[TakenRow]:
     data = tq.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=list(COLUMNS)
     )
@@ -165,48 +160,3 @@ def _rows_of_v1(batch: Any) -> list[TakenRow]:
         TakenRow(mask, engine, trainer, {} if tag.get("is_padding") else getattr(own, "data", own))
         for mask, engine, trainer, own, tag in rows
     ]
-
-
-def _watch_v0(trainer: Any, tripwire: Tripwire) -> None:
-    update = trainer._update_actor
-
-    @wraps(update)
-    def watched(self: Any, batch: Any) -> Any:
-        rows = _rows_of_v0(batch)
-        measured = tripwire.check(rows, step=self.global_steps)
-        output = update(self, batch)
-        metrics = output.meta_info["metrics"]
-        kl = float(torch.tensor(metrics.get(KL, 0.0), dtype=torch.float64).mean())
-        metrics.update(measured, **tripwire.check_bypassed(rows, kl, step=self.global_steps))
-        return output
-
-    trainer._update_actor = watched
-
-
-def _rows_of_v0(batch: Any) -> list[TakenRow]:
-    tensors = [batch.batch[name] for name in COLUMNS[:3]]
-    names = (SAMPLED, "min_global_steps", "max_global_steps")
-    own = zip(*(batch.non_tensor_batch[name] for name in names), strict=True)
-    return [
-        TakenRow(mask, engine, trainer, dict(zip(names, values, strict=True)))
-        for mask, engine, trainer, values in zip(*tensors, own, strict=True)
-    ]
-
-
-def _without_failed(compute: Any) -> Any:
-    """V0 needs a row for each rollout. One that failed becomes a group of its own while advantages
-    are computed, so that no baseline has its reward; its own tokens are masked."""
-
-    @wraps(compute)
-    def compute_advantage(data: Any, *args: Any, **options: Any) -> Any:
-        uids = data.non_tensor_batch["uid"]
-        alone = uids.copy()
-        for place, sampled in enumerate(data.non_tensor_batch[SAMPLED]):
-            if not sampled:
-                alone[place] = f"failed-{place}"
-        data.non_tensor_batch["uid"] = alone
-        data = compute(data, *args, **options)
-        data.non_tensor_batch["uid"] = uids
-        return data
-
-    return compute_advantage

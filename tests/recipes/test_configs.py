@@ -70,7 +70,7 @@ def test_every_combination_with_problems_resolves(task: str, model: str, trainer
     ],
 )
 def test_every_optional_file_belongs_to_a_task_and_a_model(
-    group: str, tasks: Sequence[str]
+    group: str, tasks: tuple[str, ...]
 ) -> None:
     """A file with another name would never be added."""
     names = {path.stem for path in (ROOT / "configs" / group).glob("*.yaml")}

@@ -22,6 +22,7 @@ from prorl_service.agents.description import describe
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.cli import try_log
 from prorl_service.cli.service import connected
+from prorl_service.cli.try_options import TrialOptions
 from prorl_service.client.datasets import BadRow, bad_rows, hints, summary, task_from, valid_task
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.rollouts.containment import contained, make_handler
@@ -36,15 +37,7 @@ from prorl_service.schemas import (
     TaskProblem,
 )
 from prorl_service.server.service import Service
-from prorl_service.server.settings import (
-    JudgeOptions,
-    McpOptions,
-    NemoGymOptions,
-    OpenEnvOptions,
-    SandboxOptions,
-    ServiceSettings,
-    panel,
-)
+from prorl_service.server.settings import ServiceSettings, panel
 from prorl_service.testing.scripted_engine import CONTEXT_TOKENS, ScriptedEngine, scripted_engine
 from prorl_service.testing.trial import rollouts, trial_service
 from prorl_service.tokens.model_files import context_tokens
@@ -71,11 +64,7 @@ def check(
     rows_only: bool = False,
     parallel: Annotated[PositiveInt, Parameter(name=("--parallel", "-j"))] = 2,
     limits: Annotated[Limits, panel("Limits")] = Limits(),
-    sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions(),
-    mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions(),
-    nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions(),
-    openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions(),
-    judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions(),
+    trial: Annotated[TrialOptions, Parameter(name="*")] = TrialOptions(),
 ) -> int:
     """Check a data set's tasks before training: their data, prompts, solutions.
 
@@ -109,13 +98,8 @@ def check(
     if url is not None:
         with connected(url) as client:
             return _told(rows, list(_bad(rows, name, client.check_tasks)), 0)
-    settings = ServiceSettings(
-        sandboxes=replace(sandboxes, warm_sandboxes=0),
-        mcp=mcp,
-        nemo_gym=nemo_gym,
-        openenv=openenv,
-        judge=judge,
-    )
+    settings = trial.settings()
+    settings = replace(settings, sandboxes=replace(settings.sandboxes, warm_sandboxes=0))
     try_log.configure(verbose=False)
     work = _offline(
         rows, name, registry, model, settings, limits, parallel=parallel, rows_only=rows_only

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from prorl_service.cli.try_options import (
     ModelOptions,
     OutputOptions,
     Source,
+    TrialOptions,
     overridden,
     read_task,
     with_program_of,
@@ -28,15 +30,7 @@ from prorl_service.errors import AgentError, InvalidRequest, ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import Group, Limits, Rollout, RolloutState, Sampling
 from prorl_service.server.service import Service
-from prorl_service.server.settings import (
-    JudgeOptions,
-    McpOptions,
-    NemoGymOptions,
-    OpenEnvOptions,
-    SandboxOptions,
-    ServiceSettings,
-    panel,
-)
+from prorl_service.server.settings import ServiceSettings, panel
 from prorl_service.testing.scripted_engine import ScriptedEngine
 from prorl_service.testing.trial import rollouts, trial_service
 from prorl_service.utils.runs import new_run
@@ -54,11 +48,7 @@ def try_agent(
     model: Annotated[ModelOptions, panel("Model")] = ModelOptions(),
     sampling: Annotated[Sampling, panel("Sampling")] = Sampling(),
     limits: Annotated[Limits, panel("Limits")] = Limits(),
-    sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions(),
-    mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions(),
-    nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions(),
-    openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions(),
-    judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions(),
+    trial: Annotated[TrialOptions, Parameter(name="*")] = TrialOptions(),
 ) -> int:
     """Run an agent on one task, without a service, and show what happens turn by turn.
 
@@ -89,10 +79,7 @@ def try_agent(
         sampling=overridden(given.sampling, sampling),
         limits=overridden(given.limits, limits),
     )
-    pool = PoolConfig(reply_format=model.reply_format)
-    settings = ServiceSettings(
-        pool=pool, sandboxes=sandboxes, mcp=mcp, nemo_gym=nemo_gym, openenv=openenv, judge=judge
-    )
+    settings = replace(trial.settings(), pool=PoolConfig(reply_format=model.reply_format))
     try_log.configure(verbose=output.verbose)
     stop = Stop()
     file = sys.stderr if output.json == Path("-") else sys.stdout

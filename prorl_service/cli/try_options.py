@@ -19,7 +19,16 @@ from prorl_service.errors import ProRLError, problems_of
 from prorl_service.schemas import BackendSpec, Limits, Rollout, Sampling, Task
 from prorl_service.schemas.base import WireModel
 from prorl_service.schemas.suggestions import nearest_fields
-from prorl_service.server.settings import EngineOptions
+from prorl_service.server.settings import (
+    EngineOptions,
+    JudgeOptions,
+    McpOptions,
+    NemoGymOptions,
+    OpenEnvOptions,
+    SandboxOptions,
+    ServiceSettings,
+    panel,
+)
 from prorl_service.testing.replies import Reply, read
 from prorl_service.testing.scripted_engine import ScriptedEngine, scripted_engine
 from prorl_service.utils import files
@@ -79,6 +88,22 @@ class Source:
         if not self.scripts:
             return f"model {model}"
         return f"replies of {self.options.replies}, tokens: {self.options.tokenizer or 'bytes'}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """What tasks may need of the service inside this process."""
+
+    sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions()
+    mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions()
+    nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions()
+    openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions()
+    judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
+
+    def settings(self) -> ServiceSettings:
+        return ServiceSettings(
+            **{one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

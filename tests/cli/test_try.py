@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cyclopts import CycloptsError
 
 from prorl_service import local
-from prorl_service.cli.main import app
-from prorl_service.cli.program import report
-from prorl_service.errors import ProRLError
 from prorl_service.schemas import Rollout, RolloutState
+from tests.cli.called import called
 from tests.cli.try_process import (
     COMMAND,
     MATH,
@@ -202,20 +199,15 @@ QUESTION = json.dumps(MATH)
     ],
 )
 def test_invalid_options_are_one_line(
-    options: list[str],
-    problem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    options: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "b").write_text("A reply.")
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "latin.json").write_bytes(b'"\xe9"')
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((ProRLError, CycloptsError)) as refused:
-        app.meta(["try", "math", *options], exit_on_error=False, print_error=False)
-    assert report(refused.value)
-    assert capsys.readouterr().err.splitlines()[0].startswith(f"prorl: {problem}")
+    refused = called("try", "math", *options)
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[0].startswith(f"prorl: {problem}")
 
 
 def test_an_unreachable_engine_is_one_line(tmp_path: Path) -> None:

@@ -148,8 +148,8 @@ def _show_verdict(screen: Screen, text: RolloutText) -> None:
     if row.reward_components:
         parts = (f"{name}  {number(one)}" for name, one in row.reward_components.items())
         screen.block("parts", "\n".join(parts), fold=True)
-    if row.error is None and row.finish_reason in MEANINGS:
-        screen.block("because", MEANINGS[row.finish_reason])
+    if row.error is None and (reason := row.finish_reason) and reason in MEANINGS:
+        screen.block("because", MEANINGS[reason])
     if text.report is not None:
         screen.block("report", json_text(text.report), fold=True)
     if row.error is not None:

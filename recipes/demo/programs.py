@@ -9,15 +9,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from prorl_service.gateway.recording import Recorder
+from typing import Any
+from unittest.mock import patch
 
 from prorl_service.agents.base import Prompt
-from prorl_service.agents.harness.agent import HarnessAgent
+from prorl_service.agents.harness import agent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client.harness import with_harness, with_program
-from prorl_service.gateway.dialects import chat
+from prorl_service.gateway.calls import CallReply, CallRequest
 from prorl_service.gateway.harnesses import preset
+from prorl_service.gateway.rollout import RolloutGateway
 from prorl_service.schemas import Message, Task
 from prorl_service.testing import play
 from recipes.common.training.imitation import Transcript, tool_call
@@ -127,14 +128,18 @@ def form_of(name: str) -> Form:
     """Runs the program once, with scripted replies. Raises `RuntimeError` if that does not work."""
     program = PROGRAMS[name]
     replies = [tool_call("bash", {"command": SHOWN.right.command}), program.answer(OUTPUT)]
-    HarnessAgent.recorder = recorder = Recorder()
-    try:
+    asked: list[CallRequest] = []
+
+    class WatchedGateway(RolloutGateway):
+        async def answer(self, request: CallRequest, *args: Any, **options: Any) -> CallReply:
+            asked.append(request)
+            return await super().answer(request, *args, **options)
+
+    with patch.object(agent, "RolloutGateway", WatchedGateway):
         played = asyncio.run(play(AgentRegistry()["harness"], program.task(SHOWN), replies))
-    finally:
-        HarnessAgent.recorder = None
-    if played.rollout.reward != 1.0 or len(recorder.exchanges) != len(replies):
+    if played.rollout.reward != 1.0 or len(asked) != len(replies):
         raise RuntimeError(f"{name} did not solve the demo's task: {played.rollout.error}")
-    first, second = (chat.request(one.body) for one in recorder.exchanges)
+    first, second = asked
     messages: Sequence[Message] = [said.message for said in first.conversation]
     return Form(
         Prompt(messages, first.tools), second.conversation[-1].message.content, program.answer

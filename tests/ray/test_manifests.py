@@ -14,7 +14,7 @@ import yaml
 from cyclopts import App
 
 from prorl_service.cli import ray as ray_command
-from prorl_service.cli.main import DEFAULTS
+from prorl_service.cli.program import DEFAULTS
 from prorl_service.cli.serve import front, serve
 
 DIRECTORY = Path(__file__).parents[2] / "configs" / "kubernetes"

@@ -4,6 +4,7 @@ Options come from the command line, else from environment variables (`PRORL_SERV
 else from the file that `--config` names.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -71,6 +72,7 @@ def _with_config(
     return app(tokens, exit_on_error=False, print_error=False)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`arguments`: those of this process by default."""
     with one_line_errors():
-        app.meta(exit_on_error=False, print_error=False)
+        app.meta(arguments, exit_on_error=False, print_error=False)

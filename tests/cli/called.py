@@ -2,7 +2,6 @@
 
 import io
 import os
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -23,12 +22,11 @@ def called(*arguments: object, **environment: str) -> Called:
     variables = {"COLUMNS": "200", "NO_COLOR": "1", **environment}
     with (
         patch.dict(os.environ, variables),
-        patch.object(sys, "argv", ["prorl", *map(str, arguments)]),
         redirect_stdout(out),
         redirect_stderr(problems),
     ):
         try:
-            main()
+            main([*map(str, arguments)])
             code: object = 0
         except SystemExit as end:
             code = end.code or 0

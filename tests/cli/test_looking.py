@@ -5,11 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from ptyprocess import PtyProcessUnicode
 
 from prorl_service.cli.status import Rates
 from prorl_service.client import RolloutClient
@@ -148,13 +149,15 @@ def test_logs_follow_what_happens(service: LocalProcess, client: RolloutClient) 
 def test_top_goes_on_while_the_service_does_not_answer(service: LocalProcess) -> None:
     command = [*CLI, "top", "--every-s", "0.1", "--url"]
     for url, wanted in ((service.url, "healthy"), (NOBODY, "asked again every 0.1 s")):
-        with subprocess.Popen([*command, url], stdout=subprocess.PIPE, text=True) as top:
-            assert top.stdout is not None
-            time.sleep(3)
-            top.send_signal(signal.SIGINT)
-            shown = " ".join(top.stdout.read().split())
-        assert wanted in shown
-        assert top.returncode == 0
+        top = PtyProcessUnicode.spawn([*command, url], dimensions=(50, 200))
+        shown = ""
+        while wanted not in shown:
+            shown += top.read()
+        top.sendintr()
+        with suppress(EOFError):
+            while True:
+                top.read()
+        assert top.wait() == 0
 
 
 def test_a_rate_is_that_of_the_last_minute(client: RolloutClient) -> None:

@@ -57,7 +57,7 @@ _NAMES: dict[Literal["read", "harmless"], dict[str, str]] = {
         "logger log_val_generations rollout_data_dir validation_data_dir nnodes n_gpus_per_node "
         "save_freq esi_redundant_time resume_mode resume_from_path checkpoint_callback_class "
         "val_before_train val_only test_freq critic_warmup default_hdfs_dir default_local_dir "
-        "del_local_ckpt_after_load max_actor_ckpt_to_keep max_critic_ckpt_to_keep device use_v1 "
+        "del_local_ckpt_after_load max_actor_ckpt_to_keep max_critic_ckpt_to_keep device "
         "ray_wait_register_center_timeout v1.trainer_mode v1.sync v1.colocate_async "
         "v1.separate_async v1.sampler.sync_refill_failed_groups v1.sampler.custom_sampler",
     },

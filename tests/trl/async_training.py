@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+import trl
+from packaging.version import Version
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, packing
 
 from prorl_service import local
@@ -20,6 +22,9 @@ from prorl_trl.async_rollouts import (
     RolloutWorkerFailed,
 )
 from tests.trl.training import SERVICE_OPTIONS, dataset
+
+if Version(trl.__version__) < Version("1.16"):
+    pytest.skip("the CPU patches need TRL 1.16 or newer", allow_module_level=True)
 
 SMALL: dict[str, Any] = {
     "per_device_train_batch_size": 8,

@@ -12,6 +12,19 @@ from tests import vllm_engine
 from tests.trl.status_service import status_service
 from tests.trl.training import SERVICE_OPTIONS
 
+WARNINGS = (
+    "ignore:.*rollout_func.*experimental:UserWarning",
+    "ignore:.*gradient_checkpointing.*:FutureWarning",
+    "ignore:You are importing from 'trl.exp",
+)
+"""Warnings that TRL gives in all trainings, or in all imports of its asynchronous trainer."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings(*WARNINGS))
+
 
 @pytest.fixture(autouse=True)
 def _no_training_left() -> Iterator[None]:

@@ -17,15 +17,9 @@ from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, checkpoint_names, send
 from tests import vllm_engine
 from tests.trainers import trainer
-from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
+from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer, pushed
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(params=vllm_engine.ENGINES)
@@ -65,7 +59,7 @@ def test_plain_adapters_are_sent_alone_until_another_kind_is_merged(
         versions = [
             (rollout.oldest_policy_version, rollout.newest_policy_version) for rollout in observed
         ]
-        first, second = rollouts._pushes.own
+        first, second = pushed(rollouts)
         assert versions == [(first, first)] * 8 + [(second, second)] * 8
 
 

@@ -7,22 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import trl
-from packaging.version import Version
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import Limits, Rollout, RolloutState, Sampling, Segment
-
-if Version(trl.__version__) < Version("1.16"):
-    pytest.skip("the CPU patches need TRL 1.16 or newer", allow_module_level=True)
-
-from prorl_trl.async_rollouts import (
-    RolloutWorkerFailed,
-)
-from prorl_trl.convert import groups_of
+from prorl_trl.async_rollouts import RolloutWorkerFailed
+from prorl_trl.convert import GroupMaker
 from tests.trl.async_training import (
     TWO_TURNS,
     is_idle,
@@ -37,10 +29,7 @@ from tests.trl.async_training import (
 from tests.trl.base_model import END_OF_TURN, with_split_eos
 from tests.trl.training import SERVICE_OPTIONS, dataset
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(autouse=True)
@@ -59,14 +48,8 @@ def test_the_engine_has_the_policy_of_the_last_step(
     assert min(logged(trainer, "grad_norm")) > 0
     model = trainer.model.merge_and_unload() if peft_config else trainer.model
     model.save_pretrained(tmp_path / "trained")
-    [group] = groups_of(
-        dataset([None])["prompt"],
-        n=1,
-        name=f"after-{uuid.uuid4().hex}",
-        agent=None,
-        sampling=TWO_TURNS["sampling"],
-        limits=Limits(max_response_tokens=40),
-    )
+    maker = GroupMaker(None, TWO_TURNS["sampling"], Limits(max_response_tokens=40))
+    group = maker.group(f"after-{uuid.uuid4().hex}", dataset([None])[0]["prompt"], 1)
     with RolloutClient(service_url) as client:
         newest = client.status().policy_version
         client.submit([group])

@@ -5,13 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trl
-from packaging.version import Version
 from peft import LoraConfig
 from transformers import TrainerCallback
-
-if Version(trl.__version__) < Version("1.16"):
-    pytest.skip("the CPU patches need TRL 1.16 or newer", allow_module_level=True)
 
 from prorl_service.client.off_policy import PolicyDiffers
 from prorl_trl.represented import NotRepresented
@@ -24,7 +19,6 @@ from tests.trl.async_training import (
 )
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Model has:UserWarning"),
     pytest.mark.processes,
 ]

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trl
-from packaging.version import Version
 from transformers import AutoTokenizer
 
 from prorl_service import local, neighbours
@@ -15,18 +13,13 @@ from prorl_service.client import RolloutClient, ServiceCallError, policy
 from prorl_service.neighbours import UntestedRelease
 from prorl_service.schemas import Group, Rollout, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
-from tests.tokens.swapped_model import with_tokens_swapped
-from tests.trl.training import ALL_FAIL
-
-if Version(trl.__version__) < Version("1.16"):
-    pytest.skip("the CPU patches need TRL 1.16 or newer", allow_module_level=True)
-
 from prorl_trl import async_groups, async_rollouts
 from prorl_trl.async_rollouts import (
     ProRLRolloutWorker,
     ProRLWeightTransfer,
     RolloutWorkerFailed,
 )
+from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.async_training import (
     failure_of,
     is_idle,
@@ -36,12 +29,9 @@ from tests.trl.async_training import (
     started,
     until,
 )
-from tests.trl.training import SERVICE_OPTIONS, dataset
+from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, dataset
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 # --- the worker alone ---------------------------------------------------------------------------
 

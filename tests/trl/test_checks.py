@@ -12,11 +12,6 @@ from prorl_service.schemas import Sampling
 from prorl_trl import ProRLRollout, checks
 from tests.trl.training import make_trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*rollout_func.*experimental:UserWarning",
-    "ignore:.*gradient_checkpointing.*:FutureWarning",
-)
-
 
 @pytest.mark.parametrize(
     ("attributes", "options", "message"),

@@ -11,13 +11,7 @@ from prorl_service.schemas import Rollout
 from prorl_trl import ProRLRollout
 from tests.trl.training import TWO_TURNS, make_trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 LOGGED = {"log_completions": True, "max_steps": 1}
 

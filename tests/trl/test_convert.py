@@ -25,12 +25,12 @@ from prorl_service.schemas import (
     Turn,
 )
 from prorl_trl.convert import (
+    GroupMaker,
     Overlong,
     Row,
     Segments,
     columns,
     failure_summary,
-    groups_of,
     row_metrics,
     row_of,
     task_of,
@@ -42,7 +42,7 @@ QUESTION = [{"role": "system", "content": "Add."}, {"role": "user", "content": "
 
 
 def make_groups(prompts: list[Any], n: int, agent: str | None = "math") -> list[Group]:
-    return groups_of(prompts, n=n, name="run-0", agent=agent, sampling=Sampling(), limits=Limits())
+    return GroupMaker(agent, Sampling(), Limits()).groups(prompts, n=n, name="run-0")
 
 
 def make_segment(mask: list[int], last: int = EOS, version: int = 5) -> Segment:

@@ -13,18 +13,12 @@ from prorl_service.client.sampling import AllGroupsFail
 from prorl_service.client.trainable import SoftPunishment
 from prorl_service.schemas import TERMINAL_STATES, Rollout, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
-from prorl_trl import ProRLRollout, checks, rollout
-from prorl_trl.dynamic import prompts_without_end
+from prorl_trl import ProRLRollout, calls, checks
+from prorl_trl.draws import prompts_without_end
 from tests.faults.processes import port_to_come_back_to
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, dataset, logged, make_trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 MIX = ["easy", "easy", None, "easy", "sandbox", None, "easy", None]
 STEPS: dict[str, Any] = {"max_steps": 4, "num_train_epochs": 4}
@@ -141,7 +135,7 @@ def test_training_survives_a_restart_of_the_service(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_journal: bool
 ) -> None:
     """The service is killed while a draw is open."""
-    monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0)
+    monkeypatch.setattr(calls, "RETRY_DELAY_S", 0)
     port, polls, follow = port_to_come_back_to(), count(), RolloutClient.sampler
     journal = ["--journal", str(tmp_path / "journal.sqlite"), "--resume"] if has_journal else []
     with ExitStack() as running:

@@ -18,8 +18,6 @@ from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
 
 pytestmark = [
     pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
         "ignore:mask_truncated_completions=True judges:UserWarning",
     ),
     pytest.mark.processes,

@@ -17,19 +17,13 @@ from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.client.datasets import BadRows
 from prorl_service.schemas import BackendState, Rollout, RolloutState
-from prorl_trl import ProRLRollout, RolloutsFailed, rollout
+from prorl_trl import ProRLRollout, RolloutsFailed, calls, rollout
 from tests import vllm_engine
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.status_service import status_service
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.logs(ALL_FAIL)
@@ -41,7 +35,7 @@ def test_training_continues_after_a_step_in_which_everything_failed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One of the second step's two tasks hangs until the deadline."""
-    monkeypatch.setattr(rollout, "RETRY_DELAY_S", 1.5)
+    monkeypatch.setattr(calls, "RETRY_DELAY_S", 1.5)
     rollouts = ProRLRollout(alone, **TWO_TURNS | {"deadline_s": 2})
     faults = ["sandbox", "sandbox", "hang", None]
     trainer = make_trainer(rollouts, policy, tmp_path, faults=faults)
@@ -125,7 +119,7 @@ def test_training_survives_a_restart_of_the_service(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The service is killed in the second step, when one of eight rollouts is received."""
-    monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0)
+    monkeypatch.setattr(calls, "RETRY_DELAY_S", 0)
     port = local.free_port()
     observed: list[Rollout] = []
 
@@ -196,7 +190,7 @@ def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(
 def test_training_does_not_wait_forever_for_a_service_that_forgets(
     service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0.1)
+    monkeypatch.setattr(calls, "RETRY_DELAY_S", 0.1)
     follow = RolloutClient.stream
 
     def stream(client: RolloutClient, _: Any, timeout_s: float) -> Iterator[Rollout]:
@@ -214,11 +208,11 @@ def test_training_does_not_continue_forever_without_rollouts(
     alone: str, policy: Path, tmp_path: Path
 ) -> None:
     rollouts = ProRLRollout(alone, **TWO_TURNS | {"deadline_s": 1})
-    options = {"max_steps": rollout.MAX_LOST_CALLS}
+    options = {"max_steps": calls.MAX_LOST_CALLS}
     trainer = make_trainer(rollouts, policy, tmp_path, faults=["sandbox"] * 6, options=options)
     with pytest.raises(RolloutsFailed, match="no sandbox today"):
         trainer.train()
-    assert len(logged(trainer, "prorl/failed")) == rollout.MAX_LOST_CALLS - 1
+    assert len(logged(trainer, "prorl/failed")) == calls.MAX_LOST_CALLS - 1
 
 
 def test_an_interrupt_cancels_running_rollouts(

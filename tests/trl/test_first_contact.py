@@ -14,11 +14,6 @@ from prorl_trl import ProRLRollout, checks
 from tests.trl.status_service import status_service
 from tests.trl.training import dataset, make_trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*rollout_func.*experimental:UserWarning",
-    "ignore:.*gradient_checkpointing.*:FutureWarning",
-    "ignore:You are importing from 'trl.exp",
-)
 NOBODY = f"http://127.0.0.1:{local.free_port()}"
 
 

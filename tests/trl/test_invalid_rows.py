@@ -17,7 +17,7 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from prorl_trl import ProRLRollout, convert
 from prorl_trl.async_rollouts import ProRLRolloutWorker
-from prorl_trl.conversation import run_groups
+from prorl_trl.service import TrainersService, run_groups
 from tests.server.application import serving
 from tests.server.conftest import engine  # noqa: F401
 from tests.server.draws import scored_settings
@@ -39,11 +39,11 @@ async def test_a_row_that_cannot_run_is_a_failed_row_and_others_are_trained_on(
 
     def train() -> list[convert.Row]:
         rollouts = run_groups(
-            lambda retry_s=60: RolloutClient(url, retry_s=retry_s),
+            TrainersService(url, token=None, deadline_s=60),
             [scored("good", 0, 1), bad],
             {},
             deadline=time.monotonic() + 60,
-            new_bar=lambda *_: tqdm(disable=True),
+            bar=tqdm(disable=True),
         )
         return [
             convert.row_of(one, eos_id=chat.end_of_turn_id, segments="refuse", overlong="mask")
@@ -55,10 +55,6 @@ async def test_a_row_that_cannot_run_is_a_failed_row_and_others_are_trained_on(
     assert "stranger" in convert.failure_summary(rows)
 
 
-TRAINS = pytest.mark.filterwarnings(
-    "ignore:.*rollout_func.*experimental:UserWarning",
-    "ignore:.*gradient_checkpointing.*:FutureWarning",
-)
 STRANGER = {"task_id": "odd", "agent": "stranger"}
 
 
@@ -70,7 +66,6 @@ def with_bad_rows(good: int) -> Dataset:
     return Dataset.from_list([*rows, {"prompt": odd}, {"prompt": empty}])
 
 
-@TRAINS
 def test_grpo_names_the_bad_rows_of_all_data_sets_before_any_rollout(
     alone: str, policy: Path, tmp_path: Path
 ) -> None:
@@ -100,7 +95,6 @@ def test_grpo_names_the_bad_rows_of_all_data_sets_before_any_rollout(
     assert status.policy_version == 0
 
 
-@TRAINS
 def test_the_asynchronous_worker_names_them_at_its_start(alone: str, tmp_path: Path) -> None:
     from tests.trl.async_training import make_config
 

@@ -17,10 +17,6 @@ from tests.agents.nemo_gym.gym_servers import COUNTER, REASONING, WEATHER
 from tests.trl.training import SMALL, logged
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
     pytest.mark.processes,
     gym_servers.NEEDED,
 ]

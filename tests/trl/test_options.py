@@ -11,13 +11,7 @@ from prorl_service.schemas import Message, Rollout, Task
 from prorl_trl import ProRLRollout, ProRLSpec
 from tests.trl.training import SMALL, TWO_TURNS, logged, make_trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 
 def test_one_generation_serves_several_steps(

@@ -16,22 +16,7 @@ from transformers import TrainerCallback
 from prorl_service.client import RolloutClient
 from prorl_trl import ProRLRollout
 from prorl_trl.fingerprint import fingerprint
-from tests.trl.training import TWO_TURNS, logged, make_trainer
-
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-]
-
-
-class CountingRollout(ProRLRollout):
-    """Counts the pushes."""
-
-    @property
-    def pushes(self) -> int:
-        return len(self._pushes.own)
+from tests.trl.training import TWO_TURNS, logged, make_trainer, pushed
 
 
 def worst(trainer: Any) -> float:
@@ -112,7 +97,7 @@ def test_training_again_from_an_earlier_step_is_on_policy(
         "metric_for_best_model": "eval_reward",
         "greater_is_better": False,
     }
-    rollouts = CountingRollout(service_url, **TWO_TURNS)
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
     trainer = make_trainer(rollouts, policy, tmp_path, options=options)
     trainer.evaluate()
     trainer.train()
@@ -123,19 +108,19 @@ def test_training_again_from_an_earlier_step_is_on_policy(
     double(trainer.model)
     trainer.evaluate()
     assert worst(trainer) < 1e-4
-    before = rollouts.pushes
+    before = pushed(rollouts)
     trainer.evaluate()
-    assert rollouts.pushes == before
+    assert pushed(rollouts) == before
 
 
 @pytest.mark.processes
 def test_equal_weights_are_pushed_once(service_url: str, policy: Path, tmp_path: Path) -> None:
     options = {"num_generations_eval": 2, "per_device_eval_batch_size": 2, "learning_rate": 0.0}
-    rollouts = CountingRollout(service_url, **TWO_TURNS)
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
     trainer = make_trainer(rollouts, policy, tmp_path, options=options)
     trainer.evaluate()
     trainer.train()
-    assert rollouts.pushes == 1
+    assert len(pushed(rollouts)) == 1
     with RolloutClient(service_url) as client:
         assert client.status().policy_version is not None
 

@@ -15,13 +15,7 @@ from prorl_service.schemas import Rollout
 from prorl_trl import ProRLRollout
 from tests.trl.training import TWO_TURNS, logged, make_trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 NOBODY = f"http://127.0.0.1:{local.free_port()}"
 LEARNT = ("loss", "grad_norm", "reward", "reward_std", "sampling/sampling_logp_difference/max")

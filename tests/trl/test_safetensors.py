@@ -107,7 +107,6 @@ def test_the_newest_two_versions_are_kept(tmp_path: Path) -> None:
     assert load_file(path / "model.safetensors")["w"].tolist() == [3.0, 3.0]
 
 
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "options", [{}, {"use_dora": True}, {"use_rslora": True}], ids=["lora", "dora", "rslora"]

@@ -19,8 +19,6 @@ from tests.trl.test_two_processes import train_on_two
 from tests.trl.training import RecordingTrainer, logged, make_trainer
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*rollout_func.*experimental:UserWarning",
-    "ignore:.*gradient_checkpointing.*:FutureWarning",
     "ignore:dynamic_sampling trains on other prompts:UserWarning",
 )
 N, TASKS = 4, 3

@@ -16,9 +16,6 @@ from prorl_service.schemas import Sampling
 from prorl_trl import settings
 from prorl_trl.settings import sampling_of, warnings_of, warnings_of_model
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:You are importing from 'trl.exp", "ignore:.*gradient_checkpointing.*:FutureWarning"
-)
 CPU: dict[str, Any] = {"output_dir": "unused", "use_cpu": True, "bf16": False}
 
 

@@ -19,16 +19,11 @@ from prorl_service.client.off_policy import PolicyDiffers
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.schemas import Rollout, Sampling
 from prorl_trl import ProRLRollout
+from prorl_trl.pushes import Pushes
 from prorl_trl.represented import NotRepresented, Representation
 from tests.trl.training import SERVICE_OPTIONS, SMALL, TWO_TURNS, dataset, logged, make_trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 Dict = dict[str, Any]
 EXACT: Dict = {"learning_rate": 1e-3, "max_steps": 4}
 
@@ -58,7 +53,11 @@ def trip(trainer: GRPOTrainer, caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_another_runs_weights_in_the_engine_are_noticed(
-    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    service_url: str,
+    policy: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = tmp_path / "other"
     build_tiny_model(other, tie_word_embeddings=True, initializer_range=0.1, seed=1)
@@ -70,25 +69,20 @@ def test_another_runs_weights_in_the_engine_are_noticed(
         arguments = {"method": "reload_weights", "kwargs": {"weights_path": str(other)}}
         httpx.post(f"{engine.url}/collective_rpc", json=arguments).raise_for_status()
 
-    rollouts = LatePush(service_url, replace, **TWO_TURNS)
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
     trainer = make_trainer(rollouts, policy, tmp_path, options=EXACT)
+    push = Pushes.push_if_changed
+
+    def push_and_replace(pushes: Pushes) -> None:
+        push(pushes)
+        if trainer.state.global_step == 2:
+            replace()
+
+    monkeypatch.setattr(Pushes, "push_if_changed", push_and_replace)
     text = trip(trainer, caplog)
     assert "step 3: engine and trainer differ by" in text
     assert "another training or a person gave the engines other weights" in text
     assert "raw logprobs" not in text
-
-
-class LatePush(ProRLRollout):
-    """Does something to the engine after the push of the third step."""
-
-    def __init__(self, url: str, work: Callable[[], None], **options: Any) -> None:
-        super().__init__(url, **options)
-        self.work = work
-
-    def _roll_out_on_main(self, prompts: Any) -> Any:
-        if self._trainer.state.global_step == 2:
-            self.work()
-        return super()._roll_out_on_main(prompts)
 
 
 def test_an_engine_that_nobody_updates_is_noticed(

@@ -9,15 +9,9 @@ import pytest
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import Rollout, Sampling
 from prorl_trl import ProRLRollout
-from tests.trl.training import TWO_TURNS, logged, make_trainer
+from tests.trl.training import TWO_TURNS, logged, make_trainer, pushed
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*rollout_func.*experimental:UserWarning",
-        "ignore:.*gradient_checkpointing.*:FutureWarning",
-    ),
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("weights", ["auto", "directory"])
@@ -39,7 +33,7 @@ def test_engine_and_trainer_agree_on_every_token_after_every_update(
     assert logged(trainer, "prorl/policy_lag") == [0, 0]
     assert all(0 <= reward <= 1 for reward in logged(trainer, "rewards/prorl_reward/mean"))
     with RolloutClient(service_url) as client:
-        assert client.status().policy_version == rollouts._pushes.own[0] + 2
+        assert client.status().policy_version == pushed(rollouts)[0] + 2
 
 
 def test_trl_measures_nothing_without_correction(

@@ -79,7 +79,6 @@ def test_an_informative_group_is_drawn_once_for_both_processes_and_replayed_to_b
             assert values[0] == values[1] != [None, None]
 
 
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 def test_sharded_weights_are_gathered_under_the_checkpoints_names(
     policy: Path, tmp_path: Path
 ) -> None:

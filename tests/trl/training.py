@@ -95,3 +95,9 @@ def make_trainer(
 
 def logged(trainer: GRPOTrainer, key: str) -> list[float]:
     return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def pushed(rollouts: ProRLRollout) -> list[int]:
+    """Returns the versions of all pushes of a training."""
+    assert rollouts._training is not None
+    return rollouts._training.pushes.own

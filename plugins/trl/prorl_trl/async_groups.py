@@ -13,6 +13,7 @@ from prorl_service.client.sampling import HOPELESS, MIN_LEASE_S, AllGroupsFail, 
 from prorl_service.schemas import Group, Rollout
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_trl.convert import PAYLOAD_KEY
+from prorl_trl.draws import prompts_without_end
 
 POLL_S = 10.0
 """Seconds after which `next` returns None, so that the worker hears from an idle service too."""
@@ -30,10 +31,10 @@ class Candidates:
     def __init__(self, dataset: Any, group_of: Callable[[str, Any], Group], *, run_id: str) -> None:
         """`group_of` gets a name and a prompt."""
         self.version = 0
-        self._dataset = dataset
+        self.dataset = dataset
         self._group_of = group_of
         self._run_id = run_id
-        self._prompts = enumerate(_prompts_without_end(dataset))
+        self._prompts = enumerate(prompts_without_end(dataset, seed=None))
 
     def __iter__(self) -> "Candidates":
         return self
@@ -49,22 +50,13 @@ class Candidates:
 
     def prompt(self, number: int) -> list[dict[str, Any]]:
         """Returns a prompt for people to read; empty for a stream, which has no random access."""
-        if not hasattr(self._dataset, "__len__"):
+        if not hasattr(self.dataset, "__len__"):
             return []
-        messages = self._dataset[number % len(self._dataset)]["prompt"]
+        messages = self.dataset[number % len(self.dataset)]["prompt"]
         return [
             {key: value for key, value in message.items() if key != PAYLOAD_KEY}
             for message in messages
         ]
-
-
-def _prompts_without_end(dataset: Any) -> Iterator[Any]:
-    while True:
-        row = None
-        for row in dataset:
-            yield row["prompt"]
-        if row is None:
-            raise ValueError("the training dataset is empty")
 
 
 class GroupSource(Protocol):

@@ -10,7 +10,6 @@ import logging
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -25,19 +24,19 @@ from prorl_service.client import RolloutClient, ServiceCallError, Wire
 from prorl_service.client.policy import HeldPolicy, kept_training_id
 from prorl_service.client.trainable import outage_of
 from prorl_service.errors import PolicyUnclaimed, ProRLError
-from prorl_service.schemas import FinishReason, Group, Limits, Rollout, Sampling
+from prorl_service.schemas import FinishReason, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, checks, convert
 from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, InflightGroups
 from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
 from prorl_trl.async_taken import GivenSamples, trainer_of, watch_losses
-from prorl_trl.convert import LEASE_S, Overlong
-from prorl_trl.nccl import Broadcaster
-from prorl_trl.options import checked
-from prorl_trl.represented import Representation
-from prorl_trl.rollout import FIRST_CONTACT_S, RolloutsFailed
+from prorl_trl.calls import RolloutsFailed
+from prorl_trl.checks import checked
+from prorl_trl.convert import LEASE_S, GroupMaker, Overlong
+from prorl_trl.rollout import FIRST_CONTACT_S
+from prorl_trl.service import TrainersService
 from prorl_trl.settings import sampling_of
-from prorl_trl.weights import PolicyWeights, checkpoint_names, of_checkpoint, send
+from prorl_trl.weights import PolicyWeights, WeightsSender, checkpoint_names, of_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -103,38 +102,34 @@ class ProRLRolloutWorker:
         observe: Callable[[Sequence[Rollout]], None] | None = None,
     ) -> None:
         self._new_sample = checks.async_sample_type()
-        sampling = sampling_of(args, sampling)
-        checks.check_async_arguments(args, sampling)
+        self.sampling, self.given = sampling_of(args, sampling), GivenSamples()
+        checks.check_async_arguments(args, self.sampling)
         max_tokens = limits.max_response_tokens or args.max_completion_length
-        group_of = partial(
-            _group_of,
-            agent=agent,
-            n=args.num_generations,
-            sampling=sampling,
-            limits=limits.model_copy(update={"max_response_tokens": max_tokens}),
-            lease_s=None if dynamic_sampling else LEASE_S,
-        )
-        self._run_id = uuid.uuid4().hex[:12]
-        self._candidates = Candidates(train_dataset, group_of, run_id=self._run_id)
-        connect = partial(RolloutClient, url, token=token, wire=wire)
+        limits = limits.model_copy(update={"max_response_tokens": max_tokens})
+        groups = GroupMaker(agent, self.sampling, limits)
         checkpoints = Path(args.output_dir)
         continues = any(checkpoints.glob("checkpoint-*"))
-        policy = HeldPolicy(
+        self._policy = HeldPolicy(
             url,
             kept_training_id(checkpoints) if continues else None,
             token=token,
             take_over=take_over,
             kept_in=checkpoints,
         )
-        self._training = _trainings[url] = _Training(policy)
-        self._url, self._new_client = url, partial(connect, training=policy.key)
-        self._check_data = partial(
-            checks.check_data, {"train_dataset": train_dataset}, agent, sampling=sampling
+        self._versions = _trainings[url] = _Versions(self._policy)
+        self._service = TrainersService(
+            url, token=token, wire=wire, deadline_s=deadline_s, held=self._policy
         )
-        self._args, self._tokenizer = args, tokenizer
+        self._candidates = Candidates(
+            train_dataset,
+            partial(
+                groups.group, n=args.num_generations, lease_s=None if dynamic_sampling else LEASE_S
+            ),
+            run_id=self._service.run_id,
+        )
+        self._agent, self._args, self._tokenizer = agent, args, tokenizer
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
-        self._overlong, self._deadline_s, self._observe = overlong, deadline_s, observe
-        self.sampling, self.given = sampling, GivenSamples()
+        self._overlong, self._observe = overlong, observe
         self.rollout_buffer = _SampleBuffer()
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
         self._stopping = threading.Event()
@@ -154,17 +149,18 @@ class ProRLRolloutWorker:
         if self._args.max_inflight_tasks < 0:
             raise ValueError("give ProRLRolloutWorker the trainer's own AsyncGRPOConfig object")
         if self._tokenizer is not None:
-            with self._new_client(retry_s=FIRST_CONTACT_S) as client:
+            with self._service.client(retry_s=FIRST_CONTACT_S) as client:
                 checks.check_tokenizer(self._tokenizer, client.status())
-        self._training.claim()
-        with self._new_client(retry_s=self._deadline_s) as client:
-            self._check_data(client)
+        self._versions.claim()
+        with self._service.client() as client:
+            data = {"train_dataset": self._candidates.dataset}
+            checks.check_data(data, self._agent, client, self.sampling)
         logger.info(
             "prompts are taken from the beginning of the data set, also where training resumes; "
             "rewards are the service's: the trainer's `reward_funcs`, `tools` and "
             "`environment_factory` have no effect"
         )
-        client = self._new_client(retry_s=self._deadline_s)
+        client = self._service.client()
         self._source = self._new_source(client)
         self._heard_at = self._fed_at = time.monotonic()
         context = copy_context()  # with the caller's span, which traces of rollouts are to have
@@ -178,7 +174,7 @@ class ProRLRolloutWorker:
 
     def update_model_version(self, model_version: int) -> None:
         self._candidates.version = model_version
-        self._training.number(model_version)
+        self._versions.number(model_version)
 
     def check_health(self, stale_after_s: float) -> None:
         """Raises `RolloutWorkerFailed`. The trainer calls it after some seconds of waiting."""
@@ -193,8 +189,8 @@ class ProRLRolloutWorker:
         silence_s = time.monotonic() - self._heard_at
         if silence_s > stale_after_s:
             raise RolloutWorkerFailed(
-                f"nothing was heard from {self._url} for {silence_s:.0f} s: check that the service "
-                "runs there and answers `GET /health`, or raise "
+                f"nothing was heard from {self._service.url} for {silence_s:.0f} s: check that the "
+                "service runs there and answers `GET /health`, or raise "
                 "AsyncGRPOConfig(heartbeat_stale_after_s=...)"
             )
 
@@ -205,9 +201,9 @@ class ProRLRolloutWorker:
         self._stopping.set()
         self.rollout_buffer.taken.set()
         if thread.is_alive():
-            self._give_up(self._source.cancel)
+            self._service.tell(self._source.cancel)
         thread.join(STOP_TIMEOUT_S)
-        self._training.policy.release()
+        self._policy.release()
         if thread.is_alive():
             logger.info("the rollout worker still waits for an answer; continuing without it")
 
@@ -224,7 +220,7 @@ class ProRLRolloutWorker:
             self._error = error
             logger.error("no more rollouts are made: %r", error)
         finally:
-            self._give_up(source.close)
+            self._service.tell(source.close)
 
     def _work(self, source: GroupSource) -> None:
         self.rollout_buffer.taken.clear()
@@ -233,7 +229,7 @@ class ProRLRolloutWorker:
         except ServiceCallError as error:
             if error.error.kind != PolicyUnclaimed.__name__:
                 raise
-            self._training.policy.claim_again()  # the service was restarted and has forgotten it
+            self._policy.claim_again()  # the service was restarted and has forgotten it
             return
         self._hear()
         if ended is None:
@@ -246,15 +242,15 @@ class ProRLRolloutWorker:
         `PolicyTaken` once another training has the policy."""
         if self._stopping.is_set():
             raise _Stopped
-        self._training.policy.check()
+        self._policy.check()
         if metrics:
             self.metrics_queue.put(metrics)
         self._heard_at = now = time.monotonic()
         if self.rollout_buffer.qsize():
             self._fed_at = now
-        elif now - self._fed_at > self._deadline_s:
+        elif now - self._fed_at > (deadline_s := self._service.deadline_s):
             raise RolloutsFailed(
-                f"there was nothing to train on for {self._deadline_s:g} s: {self._reason()}",
+                f"there was nothing to train on for {deadline_s:g} s: {self._reason()}",
                 hint="raise `deadline_s` if groups take longer, look at `GET /v1/status`, train on "
                 "tasks of medium difficulty, or, if rollouts are cut off, raise "
                 "`max_completion_length` or set `overlong='keep'`",
@@ -262,7 +258,7 @@ class ProRLRolloutWorker:
 
     def _reason(self) -> str:
         """Returns an outage of the engines, or how the last group ended."""
-        with self._new_client(retry_s=0) as client, suppress(ServiceCallError):
+        with self._service.client(retry_s=0) as client, suppress(ServiceCallError):
             if (outage := outage_of(client.backends())) is not None:
                 return outage.message
         return self._last_end
@@ -271,8 +267,8 @@ class ProRLRolloutWorker:
         if self._observe is not None:
             self._observe(rollouts)
         number, version = self._candidates.number_and_version(name)
-        with self._training.pushing:
-            versions = dict(self._training.numbers) or None  # None: others send the weights
+        with self._versions.pushing:
+            versions = dict(self._versions.numbers) or None  # None: others send the weights
         attempts = [
             attempt_of(rollout, overlong=self._overlong, versions=versions) for rollout in rollouts
         ]
@@ -322,21 +318,11 @@ class ProRLRolloutWorker:
         return DrawnGroups(
             client,
             self._candidates,
-            sampler_id=self._run_id,
+            sampler_id=self._service.run_id,
             spec=spec,
             max_waiting=samples_per_micro_step * args.gradient_accumulation_steps,
             on_news=self._hear,
         )
-
-    def _give_up(self, release: Callable[[RolloutClient], None]) -> None:
-        """Calls `release` without retries. If that fails, rollouts end with their lease."""
-        with self._new_client(retry_s=0) as client, suppress(ServiceCallError):
-            release(client)
-
-
-def _group_of(name: str, prompt: Any, *, agent: str | None, **settings: Any) -> Group:
-    task = convert.task_of(prompt, default_agent=agent)
-    return Group(group_id=name, task=task, **settings)
 
 
 def _check_weights(attempts: Sequence[Attempt], version: int) -> None:
@@ -362,8 +348,8 @@ def _described(error: BaseException) -> str:
     return message if hint in message else f"{message}\n  {hint}"
 
 
-class _Training:
-    """What the worker and the weight transfer of one training share."""
+class _Versions:
+    """Versions of the weights of one training, which its worker and its weight transfer share."""
 
     def __init__(self, policy: HeldPolicy) -> None:
         self.policy = policy
@@ -390,7 +376,7 @@ class _Training:
             self.numbers[self.newest] = version
 
 
-_trainings: dict[str, _Training] = {}
+_trainings: dict[str, _Versions] = {}
 """Trainings of this process, keyed by the URL of the service."""
 
 
@@ -406,24 +392,22 @@ class ProRLWeightTransfer:
         self, url: str, *, token: str | None = None, deadline_s: PositiveFloat = 1800
     ) -> None:
         checks.async_sample_type()
-        self._url, self._token = url, token
-        self._connect = partial(RolloutClient, url, token=token)
-        self._deadline_s = deadline_s
-        self._broadcaster = Broadcaster()
-        self._representation = Representation()
+        self._url, self._token, self._deadline_s = url, token, deadline_s
 
     def init_weight_transfer(self) -> None:
         """Raises `PolicyTaken`, `ServiceCallError`."""
-        self._training = _trainings.get(self._url) or _Training(
-            HeldPolicy(self._url, token=self._token)
-        )
-        self._training.claim()
+        url, token = self._url, self._token
+        self._versions = _trainings.get(url) or _Versions(HeldPolicy(url, token=token))
+        held, deadline_s = self._versions.policy, self._deadline_s
+        service = TrainersService(url, token=token, deadline_s=deadline_s, held=held)
+        self._sender = WeightsSender(service)
+        self._versions.claim()
 
     def pause(self) -> None:
         """Does nothing: each engine pauses while it loads, and rollouts continue afterwards."""
 
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
-        trainer = trainer_of(iterator)
+        trainer, model = trainer_of(iterator), None
         tensors = {name: tensor.detach().cpu() for name, tensor in iterator}
         if trainer is None:
             weights = checkpoint_names(tensors)
@@ -431,18 +415,12 @@ class ProRLWeightTransfer:
             watch_losses(trainer)
             model = trainer.accelerator.unwrap_model(trainer.model)
             weights = of_checkpoint(model, tensors)
-            self._representation.check(model, weights)
-        training = self._training
-        training.policy.check()
-        key = training.policy.key
-        with training.pushing, self._connect(retry_s=self._deadline_s, training=key) as client:
-            training.policy.claim_again()
-            report = send(client, PolicyWeights(weights), self._broadcaster, after=training.newest)
-            training.pushed(report.version)
-        if report.pending:
-            logger.warning(
-                "engines %s are down and will get weights %d later", report.pending, report.version
-            )
+        versions = self._versions
+        versions.policy.check()
+        with versions.pushing:
+            versions.policy.claim_again()
+            policy = PolicyWeights(weights)
+            versions.pushed(self._sender.send(policy, model, after=versions.newest))
 
     def resume(self) -> None: ...
 

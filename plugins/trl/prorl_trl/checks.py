@@ -1,4 +1,5 @@
-"""Checks of a trainer before its rollouts are made elsewhere; run once, at first use.
+"""Checks of options, and of a trainer before its rollouts are made elsewhere; run once, at first
+use.
 
 The importance-sampling correction needs private attributes of TRL. They are looked for in TRL's own
 code, so that a release that moves them is refused instead of training without correction.
@@ -6,14 +7,15 @@ code, so that a release that moves them is refused instead of training without c
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, wraps
 from itertools import chain, starmap
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 import trl
 from accelerate.utils import get_int_from_env
 from packaging.specifiers import SpecifierSet
+from pydantic import TypeAdapter, ValidationError
 
 from prorl_service import __version__
 from prorl_service.client import RolloutClient, ServiceCallError
@@ -29,6 +31,8 @@ START_S = 10.0
 """Longest wait for the service's answer when a trainer's rollouts are set up."""
 _RANKS = ["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"]
 """Variables in which launchers give a process its number."""
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 TRL = neighbours()["trl"]
 DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)
 """True for a TRL in which a fully masked step turns the policy into NaN."""
@@ -216,3 +220,28 @@ def _warn_about_sampling(sampling: Sampling) -> None:
 
 def _warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=2)
+
+
+def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Makes `function` raise `ValueError` for an argument that its annotation excludes: a misspelt
+    option would train wrongly in silence. The message lists what is allowed."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def check_and_call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        given = signature.bind(*args, **kwargs)
+        hints = get_type_hints(function, include_extras=True)
+        for name, value in given.arguments.items():
+            if name in hints:
+                given.arguments[name] = _validated(name, value, hints[name])
+        return function(*given.args, **given.kwargs)
+
+    return check_and_call
+
+
+def _validated(name: str, value: Any, annotation: Any) -> Any:
+    try:
+        return TypeAdapter(annotation).validate_python(value, strict=True)
+    except ValidationError as error:
+        problems = dict.fromkeys(problem["msg"] for problem in error.errors())
+        raise ValueError(f"{name}={value!r}: {'; '.join(problems)}") from None

@@ -82,39 +82,35 @@ LEASE_S = 300.0
 """Seconds that the service continues without this trainer, before it reclaims its rollouts."""
 
 
-def groups_of(
-    prompts: Sequence[Sequence[ChatMessage]],
-    *,
-    n: int,
-    name: str,
-    agent: str | None,
-    sampling: Sampling,
-    limits: Limits,
-) -> list[Group]:
-    """Returns one group per block of `n` equal prompts; block i becomes group `{name}-{i}`."""
-    if len(prompts) % n:
-        raise ValueError(f"{len(prompts)} prompts are not a multiple of num_generations={n}")
-    groups = []
-    for block, start in enumerate(range(0, len(prompts), n)):
-        first, *others = prompts[start : start + n]
-        if any(other != first for other in others):
-            raise ValueError(
-                f"prompts {start} to {start + n - 1} must be {n} copies of one prompt but differ: "
-                "the sampler must repeat each prompt `num_generations` times"
-            )
-        task = task_of(first, default_agent=agent)
-        group_id = f"{name}-{block}"
-        groups.append(
-            Group(
-                group_id=group_id,
-                task=task,
-                n=n,
-                sampling=sampling,
-                limits=limits,
-                lease_s=LEASE_S,
-            )
-        )
-    return groups
+@dataclass(frozen=True, slots=True)
+class GroupMaker:
+    """What all groups of a training have in common. `agent`: of prompts that name none."""
+
+    agent: str | None
+    sampling: Sampling
+    limits: Limits
+
+    def group(self, name: str, prompt: Any, n: int, *, lease_s: float | None = LEASE_S) -> Group:
+        """Returns a group of `n` rollouts. Raises `ValueError`."""
+        task = task_of(prompt, default_agent=self.agent)
+        settings = {"sampling": self.sampling, "limits": self.limits, "lease_s": lease_s}
+        return Group(group_id=name, task=task, n=n, **settings)
+
+    def groups(self, prompts: Sequence[Any], *, n: int, name: str) -> list[Group]:
+        """Returns one group per block of `n` equal prompts; block i becomes group `{name}-{i}`.
+        Raises `ValueError`."""
+        if len(prompts) % n:
+            raise ValueError(f"{len(prompts)} prompts are not a multiple of num_generations={n}")
+        groups = []
+        for block, start in enumerate(range(0, len(prompts), n)):
+            first, *others = prompts[start : start + n]
+            if any(other != first for other in others):
+                raise ValueError(
+                    f"prompts {start} to {start + n - 1} must be {n} copies of one prompt but "
+                    "differ: the sampler must repeat each prompt `num_generations` times"
+                )
+            groups.append(self.group(f"{name}-{block}", first, n))
+        return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ class Row(Outcome):
     """One completion as TRL takes it, and how the rollout went.
 
     `left_out_tokens`: number of tokens sampled in other segments of the trajectory.
-    `label`: rollout, task and failure, for people. `text`: all of it, where that is asked for.
+    `label`: rollout, task and failure, for people.
     """
 
     prompt_ids: list[int]
@@ -131,7 +127,6 @@ class Row(Outcome):
     env_mask: list[int]
     left_out_tokens: int = 0
     label: str = ""
-    text: str = ""
 
 
 def row_of(
@@ -247,16 +242,11 @@ def with_one_token(rows: Sequence[Row]) -> list[Row]:
 
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Returns `rollout_func`'s result. `prorl_` columns reach every reward function as keywords."""
+    tokens = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+    others = ("reward", "reward_components", "turns", "finish_reason", "policy_version")
     return {
-        "prompt_ids": [row.prompt_ids for row in rows],
-        "completion_ids": [row.completion_ids for row in rows],
-        "logprobs": [row.logprobs for row in rows],
-        "env_mask": [row.env_mask for row in rows],
-        "prorl_reward": [row.reward for row in rows],
-        "prorl_reward_components": [row.reward_components for row in rows],
-        "prorl_turns": [row.turns for row in rows],
-        "prorl_finish_reason": [row.finish_reason for row in rows],
-        "prorl_policy_version": [row.policy_version for row in rows],
+        **{name: [getattr(row, name) for row in rows] for name in tokens},
+        **{f"prorl_{name}": [getattr(row, name) for row in rows] for name in others},
         "prorl_failure": [row.failure and row.failure.message for row in rows],
     }
 

@@ -3,30 +3,31 @@
 A collective throughout: all processes call it, and the main one talks to the service.
 """
 
-import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prorl_service.client import RolloutClient
 from prorl_trl.fingerprint import Fingerprint, fingerprint
-from prorl_trl.nccl import Broadcaster
-from prorl_trl.represented import Representation
-from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
-
-logger = logging.getLogger(__name__)
+from prorl_trl.processes import on_main
+from prorl_trl.service import TrainersService
+from prorl_trl.weights import PolicyWeights, WeightsSender, on_main_with, policy_weights
 
 
 class Pushes:
     def __init__(
-        self, trainer: Any, new_client: Callable[[], RolloutClient], directory: Path | None
+        self,
+        trainer: Any,
+        service: TrainersService,
+        directory: Path | None,
+        *,
+        is_automatic: bool,
+        holds_policy: bool,
     ) -> None:
-        """`directory`: shared with the engines; None sends the weights as the service wants."""
-        self._trainer = trainer
-        self._new_client = new_client
-        self._directory = directory
-        self._broadcaster = Broadcaster()
-        self._representation = Representation()
+        """`directory`: shared with the engines; None sends the weights as the service wants.
+        `is_automatic`: False leaves all but `push` to others. `holds_policy`: False for a trainer
+        without a service."""
+        self._trainer, self._service = trainer, service
+        self._sender = WeightsSender(service, directory)
+        self._is_automatic, self._holds_policy = is_automatic, holds_policy
         self._pushed: Fingerprint | None = None
         self.own: list[int] = []
         """Versions of all pushes, the newest last."""
@@ -38,23 +39,32 @@ class Pushes:
         """Version of the weights pushed last; None if there were none."""
         return self.own[-1] if self.own else None
 
-    def forget(self) -> None:
-        """Makes a push due: others may have changed the engines' weights."""
-        self._pushed = None
-
     def push_if_changed(self) -> None:
-        found = fingerprint(self._trainer)
-        if found is None or found != self._pushed:
-            self._push(found)
+        """Holds the policy, and pushes it if the engines may have another one."""
+        self._hold()
+        if self._is_automatic:
+            found = fingerprint(self._trainer)
+            if found is None or found != self._pushed:
+                self._push(found)
 
     def push(self) -> None:
-        self._push(fingerprint(self._trainer))
+        if self._holds_policy:
+            self._hold()
+            self._push(fingerprint(self._trainer))
 
     def push_again(self) -> None:
         """Pushes the weights of the last push to a service that has forgotten them."""
-        before = self.current
-        self._push(self._pushed)
-        self.current = [*before, *self.current]
+        self._hold()
+        if self._is_automatic:
+            before = self.current
+            self._push(self._pushed)
+            self.current = [*before, *self.current]
+
+    def _hold(self) -> None:
+        """Makes a push due if another training may have had the policy before it is claimed."""
+        trainer, service = self._trainer, self._service
+        if self._holds_policy and on_main(trainer.accelerator, lambda: service.claim(trainer)):
+            self._pushed = None
 
     def _push(self, found: Fingerprint | None) -> None:
         weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
@@ -64,14 +74,4 @@ class Pushes:
     def _send(self, weights: PolicyWeights) -> int:
         """Returns the version that the service gave them."""
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        self._representation.check(model, weights.tensors)
-        after = self.newest or 0
-        with self._new_client() as client:
-            if self._directory is None:
-                report = send(client, weights, self._broadcaster, after=after)
-            else:
-                report = send_directory(client, weights, self._directory, after=after)
-        if report.pending:
-            text = "engines %s are down; they get weights %d later"
-            logger.warning(text, report.pending, report.version)
-        return report.version
+        return self._sender.send(weights, model, after=self.newest or 0)

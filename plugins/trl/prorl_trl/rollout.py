@@ -1,55 +1,40 @@
 """`ProRLRollout`: the `rollout_func` of a GRPOTrainer whose rollouts are run by the service.
 
 Each call pushes the weights if they have changed, gathers the prompts of all processes, has one
-conversation with the service on the main process, and gives every process its rows, or the error.
+conversation with the service on the main process (`calls`), and gives every process its rows, or
+the error.
 """
 
-import logging
 import sys
-import time
-import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from accelerate.utils import gather_object
+from datasets import Dataset
 from pydantic import PositiveFloat
 from tqdm.auto import tqdm
 
-from prorl_service.client import RolloutClient, ServiceCallError, Wire
-from prorl_service.client.sampling import CandidateQueue, StepDraws
-from prorl_service.client.trainable import outage_of
+from prorl_service.client import Wire
 from prorl_service.errors import ProRLError
-from prorl_service.schemas import Group, Limits, Rollout, Sampling
-from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
-from prorl_trl import checks, completions, convert
-from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups
-from prorl_trl.convert import Overlong, Row, Segments
-from prorl_trl.correction import correct_sampling
-from prorl_trl.dynamic import TOO_FEW, AfterEvaluation, AtEnd, prompts_without_end
-from prorl_trl.options import checked
-from prorl_trl.ownership import TrainersPolicy
+from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
+from prorl_service.schemas.sampling import SamplerSpec
+from prorl_trl import checks, convert
+from prorl_trl.additions import OnMain, RewardTable, correct_sampling
+from prorl_trl.calls import TrainerCalls
+from prorl_trl.checks import checked
+from prorl_trl.convert import GroupMaker, Overlong, Row, Segments, with_task
+from prorl_trl.draws import TrainerDraws
 from prorl_trl.processes import on_main
 from prorl_trl.pushes import Pushes
-from prorl_trl.saved import Replay, Saver, step_of
-from prorl_trl.scorable import RewardTable
+from prorl_trl.saved import SavedRun, step_of
+from prorl_trl.service import TrainersService
 from prorl_trl.settings import sampling_of
 from prorl_trl.taken import TakenRows
 
-logger = logging.getLogger(__name__)
-
 FIRST_CONTACT_S = 30.0
 """Longest wait for the service's first answer when training starts."""
-RETRY_DELAY_S = 5.0
-MAX_LOST_CALLS = 3
-"""Maximum consecutive calls, each retried to its deadline, without a usable rollout."""
-
-
-class RolloutsFailed(ProRLError):
-    """No rollout of a call can be trained on, or one failed under `on_failure="raise"`."""
 
 
 class ProRLRollout:
@@ -104,36 +89,19 @@ class ProRLRollout:
             raise ValueError(
                 f"weights={str(weights)!r}: use 'auto', 'stream', 'none' or an absolute path"
             )
-        self._url, self._token, self._wire = url, token, wire
+        self._service = TrainersService(
+            url, token=token, wire=wire, deadline_s=deadline_s, take_over=take_over
+        )
+        self._saved = SavedRun(save, replay)
         self._agent, self._limits, self._sampling = agent, limits, sampling
-        self._deadline_s = deadline_s
-        self._on_failure, self._overlong, self._segments = on_failure, overlong, segments
-        self._weights, self._importance_sampling = weights, importance_sampling
-        self._observe = observe
-        self._save_to = None if save is None else Path(save)
-        self._replay_from = None if replay is None else Path(replay)
-        if save is not None and self._save_to == self._replay_from:
-            raise ValueError(f"save={str(save)!r} would replace what replay reads: name another")
-        self._saver: Saver | None = None
-        self._replay: Replay | None = None
-        self._ended: list[Rollout] = []
-        """Rollouts of the last attempt at a call."""
+        self._row_of = partial(convert.row_of, segments=segments, overlong=overlong)
+        self._calls_of = partial(
+            TrainerCalls, raises=on_failure == "raise", observe=observe or (lambda _: None)
+        )
+        self._weights, self._corrects = weights, importance_sampling == "auto"
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
-        self._is_dynamic = self._sampler_spec is not None
-        self._dynamic: StepDraws | None = None
-        self._run_id = uuid.uuid4().hex[:12]
-        self._calls = 0
-        self._lost_calls = 0
-        self._shortage = TOO_FEW
-        self._inflight: tuple[list[Group], dict[str, Rollout]] | None = None
-        self._trainer: Any = None
-        self._policy = TrainersPolicy(url, token=token, take_over=take_over)
-        self._pushes: Pushes
-        """Pushes of the trainer's policy, from first contact on."""
-        self._metrics: dict[str, float] = {}
-        self._rows_here: list[Row] = []
-        """This process' rows of the last call."""
-        if replay is None:
+        self._training: _Training | None = None
+        if not self._saved.is_replayed:
             checks.check_service(url, token)
 
     @property
@@ -149,289 +117,190 @@ class ProRLRollout:
     ) -> list[float | None]:
         """Returns the service's rewards. Logs the metrics of all processes' rollouts on each, and
         what `GRPOConfig.log_completions` shows beside TRL's own columns."""
-        for name, value in self._metrics.items():
-            log_metric(name, value)
-        if self._trainer.log_completions:
-            for name, values in completions.columns(self._rows_here, text=self._shows_text).items():
-                log_extra(name, values)
+        if self._training is not None:
+            self._training.log(log_metric, log_extra)
         return prorl_reward
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         try:
-            return self._completions(prompts, trainer)
+            if self._training is None or trainer is not self._training.trainer:
+                self._training = self._meet(trainer)
+            return self._training.columns(prompts)
         except ProRLError as error:  # the user's own frames and the trainer's are enough
             if error.hint and error.hint not in error.message:
                 error.add_note(f"  {error.hint}")
             raise error.with_traceback(None) from None
-
-    def _completions(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        if trainer is not self._trainer:
-            self._meet(trainer)
-        self._reward_table.expect_rows()
-        if self._replay_from is None:
-            self._hold_policy()
-        if self._pushes_weights:
-            self._pushes.push_if_changed()
-        everyones = gather_object(prompts)
-        rows, self._metrics = self._roll_out_on_main(everyones)
-        start = trainer.accelerator.process_index * len(prompts)
-        self._rows_here = rows[start : start + len(prompts)]
-        self._taken.expect(self._rows_here, self._pushes.newest)
-        return convert.columns(self._rows_here)
-
-    # --- first contact --------------------------------------------------------------------------
-
-    def _meet(self, trainer: Any) -> None:
-        sampling = sampling_of(trainer.args, self._sampling)
-        checks.check_trainer(trainer, sampling)
-        checks.add_ends(
-            trainer, on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
-        )
-        if self._save_to is not None:
-            trainer.add_callback(AfterEvaluation(self._end_evaluation))
-        max_tokens = self._limits.max_response_tokens or trainer.max_completion_length
-        limits = self._limits.model_copy(update={"max_response_tokens": max_tokens})
-        self._groups_of = partial(
-            convert.groups_of, agent=self._agent, sampling=sampling, limits=limits
-        )
-        is_left_alone = self._weights == "none" or (self._weights == "auto" and trainer.use_vllm)
-        self._pushes_weights = self._replay_from is None and not is_left_alone
-        self._reward_table = RewardTable(trainer)
-        directory = None if self._weights in ("auto", "stream") else Path(self._weights)
-        self._pushes = Pushes(trainer, self._client, directory)
-        if self._importance_sampling == "auto" and not trainer.use_vllm:
-            correct_sampling(trainer)
-        self._taken = TakenRows(trainer, sampling, judges=self._replay_from is None)
-        self._trainer = trainer
-        self._shows_text = completions.shows_text(trainer, has_other_prompts=self._is_dynamic)
-        if self._sampler_spec is not None:
-            checks.warn_about_rewards(trainer, self.reward_funcs)
-        if self._sampler_spec is not None and self._replay_from is None:
-            self._dynamic = self._dynamic_sampling(self._sampler_spec)
-        trainer.add_callback(AtEnd(self._end))
-
-    def _dynamic_sampling(self, spec: SamplerSpec) -> StepDraws:
-        n, numbers = self._trainer.num_generations, count()
-
-        def group_of(prompt: Any) -> Group:
-            groups = self._groups_of([prompt] * n, n=n, name=f"other-{next(numbers)}")
-            self._save_tasks(groups)
-            return groups[0].model_copy(update={"lease_s": None})
-
-        step = self._trainer.state.global_step
-        if step:
-            logger.info(
-                "training resumes at step %d: dynamic sampling takes other prompts in another "
-                "order than before, and has forgotten which tasks it had deferred",
-                step,
-            )
-        seed = self._trainer.args.seed + step
-        prompts = prompts_without_end(self._trainer.train_dataset, seed)
-        self._candidates = CandidateQueue(map(group_of, prompts))
-        return StepDraws(self._run_id, spec, self._candidates, deadline_s=self._deadline_s)
-
-    def _greet(self, trainer: Any, sampling: Sampling) -> list[int]:
-        """Returns the tokens by which the service ends turns; none without a service."""
-        checks.warn_about(trainer, sampling, self._deadline_s)
-        if self._save_to is not None:
-            self._saver = Saver(self._save_to, step_of(trainer))
-        if self._replay_from is not None:
-            self._replay = Replay(self._replay_from)
-            tqdm.write(f"prorl: rollouts are replayed from {self._replay_from}", sys.stderr)
-            return []
-        with self._client(retry_s=FIRST_CONTACT_S) as client:
-            status = client.status()
-        checks.check_tokenizer(trainer._tokenizer, status)
-        self._policy.claim(trainer)
-        with self._client() as client:
-            checks.check_data(checks.datasets_of(trainer), self._agent, client, sampling)
-        tqdm.write(f"prorl: watch the rollouts at {self._url}", sys.stderr)
-        return status.end_ids
-
-    # --- weights --------------------------------------------------------------------------------
 
     def push_weights(self) -> None:
         """Pushes the policy, as before each call's rollouts; after training, serves the final one.
 
         A collective: all processes must call it. Needs at least one earlier call by the trainer.
         """
-        if self._replay_from is None:
-            self._hold_policy()
-            self._pushes.push()
+        assert self._training is not None
+        self._training.pushes.push()
 
-    def _hold_policy(self) -> None:
-        """A collective. Another training may have had the policy before it is claimed."""
-        trainer, policy = self._trainer, self._policy
-        if on_main(trainer.accelerator, lambda: policy.claim(trainer)):
-            self._pushes.forget()
-
-    # --- rollouts -------------------------------------------------------------------------------
-
-    def _roll_out_on_main(self, prompts: Sequence[Any]) -> tuple[list[Row], dict[str, float]]:
-        """Gives a restarted service the weights again, which takes all processes, and continues."""
-        self._inflight = None
-        deadline = time.monotonic() + self._deadline_s
-        accelerator = self._trainer.accelerator
-        while (outcome := on_main(accelerator, lambda: self._roll_out(prompts, deadline))) is None:
-            self._hold_policy()
-            if self._pushes_weights:
-                self._pushes.push_again()
-        return outcome
-
-    def _roll_out(
-        self, prompts: Sequence[Any], deadline: float
-    ) -> tuple[list[Row], dict[str, float]] | None:
-        """Returns None if the service was restarted. Raises `RolloutsFailed`."""
-        self._ended = []
-        try:
-            rows = self._rows(prompts, deadline)
-        except ServiceForgot:
-            self._ended = []
-            self._wait_for_restart(deadline)
-            return None
-        finally:
-            if self._saver is not None and self._ended:
-                self._saver.add(step_of(self._trainer), self._ended)
-        self._count_lost_calls(rows)
-        values = self._metrics_of(rows)
-        return convert.with_one_token(rows) if checks.DIVIDES_BY_MASK else rows, values
-
-    def _rows(self, prompts: Sequence[Any], deadline: float) -> list[Row]:
-        """Retries while all rollouts fail for a temporary reason, such as an engine that is down.
-
-        Training steps without rollouts would move the learning rate schedule, and with it the
-        policy. Raises `RolloutsFailed` and `ServiceForgot`.
-        """
-        while True:
-            rows = self._attempt(prompts, deadline)
-            failures = [row.failure for row in rows if row.failure is not None]
-            if not failures:
-                return rows
-            summary = convert.failure_summary(rows)
-            can_pass = any(failure.retryable for failure in failures)
-            is_lost = len(failures) == len(rows)
-            if self._on_failure == "raise" or (is_lost and not can_pass):
-                raise RolloutsFailed(summary)
-            logger.warning(summary)
-            is_over = self._replay is not None or time.monotonic() + RETRY_DELAY_S > deadline
-            if not is_lost or is_over:
-                return rows
-            time.sleep(RETRY_DELAY_S)
-
-    def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
-        values = convert.row_metrics(rows, self._pushes.newest)
-        if self._dynamic is not None and self._trainer.model.training:
-            values |= self._dynamic.metrics()
-        return values
-
-    def _wait_for_restart(self, deadline: float) -> None:
-        forgotten = "the service no longer knows the rollouts it was given: was it restarted?"
-        if time.monotonic() + RETRY_DELAY_S > deadline:
-            raise RolloutsFailed(forgotten, hint="`url` must always lead to the same service")
-        logger.warning("%s Resubmitting missing rollouts.", forgotten)
-        time.sleep(RETRY_DELAY_S)
-
-    def _count_lost_calls(self, rows: Sequence[Row]) -> None:
-        if any(row.failure is None for row in rows):
-            self._lost_calls = 0
-        else:
-            self._lost_calls += 1
-        if self._lost_calls >= MAX_LOST_CALLS:
-            raise RolloutsFailed(convert.failure_summary(rows))
-        if not any(any(row.env_mask) for row in rows):
-            logger.warning(
-                "this step has nothing to learn from: every rollout failed or, under "
-                "overlong='mask', was cut off; continuing with the next. Raise the limits of turns "
-                "and tokens, or keep such rollouts with overlong='keep'"
-            )
-
-    def _attempt(self, prompts: Sequence[Any], deadline: float) -> list[Row]:
-        trainer = self._trainer
-        if self._inflight is None:
-            self._calls += 1
-            n = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-            name = f"{self._run_id}-{trainer.state.global_step}-{self._calls}"
-            self._inflight = self._groups_of(prompts, n=n, name=name), {}
-        groups, ended = self._inflight
-        self._save_tasks(groups)
-        is_dynamic = self._is_dynamic and trainer.model.training
-        if self._replay is not None:
-            rollouts = self._replay.next(step_of(trainer), groups, same_tasks=not is_dynamic)
-        elif is_dynamic:
-            rollouts = self._draw(groups, deadline)
-        else:
-            rollouts = run_groups(self._client, groups, ended, deadline, self._bar)
-        self._inflight = None
-        self._ended = rollouts
-        if self._observe is not None:
-            self._observe(rollouts)
-        eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
-        # Groups of dynamic sampling may have begun before the last push.
-        versions = self._pushes.own if is_dynamic else self._pushes.current
-        rows = [
-            convert.row_of(
-                rollout,
-                eos_id=eos_id,
-                segments=self._segments,
-                overlong=self._overlong,
-                versions=versions or None,
-                complete=complete,
-            )
-            for rollout in rollouts
-        ]
-        if self._shows_text:
-            rows = [completions.with_text(row, trainer._tokenizer) for row in rows]
-        return rows + [convert.unused_row(eos_id, self._shortage)] * (len(prompts) - len(rows))
-
-    def _save_tasks(self, groups: Sequence[Group]) -> None:
-        if self._saver is not None:
-            self._saver.add_tasks(groups)
-
-    def _end_evaluation(self) -> None:
-        if self._saver is not None:
-            self._saver.end_evaluation()
-
-    def _draw(self, groups: Sequence[Group], deadline: float) -> list[Rollout]:
-        """Returns rollouts of informative groups: as many as `groups`, or those found in time."""
-        assert self._dynamic is not None
-        bar = self._bar("informative groups", len(groups))
-
-        def show(status: SamplerStatus) -> None:
-            bar.update(len(status.draw.groups) - bar.n if status.draw else 0)
-
-        self._candidates.put(group.model_copy(update={"lease_s": None}) for group in groups)
-        draw_id = groups[0].group_id.rpartition("-")[0]
-        try:
-            with self._client() as client, bar, restarts_noticed():
-                left_s = max(deadline - time.monotonic(), 1.0)
-                spec = DrawSpec(target=len(groups), deadline_s=left_s)
-                draw, drawn = self._dynamic.draw(client, draw_id, spec, show)
-                if draw.state is DrawState.OVERDUE:
-                    self._shortage = outage_of(client.backends()) or TOO_FEW
-        except BaseException:
-            self._end_sampling()
-            raise
-        return [rollout for group in drawn for rollout in group]
-
-    def _end(self) -> None:
-        if self._dynamic is not None:
-            self._end_sampling()
-        self._policy.release()
-
-    def _end_sampling(self) -> None:
-        """Cancels groups that were carried over; another draw starts from scratch."""
-        with self._client(retry_s=0) as client, suppress(ServiceCallError):
-            client.delete_sampler(self._run_id)
-
-    def _bar(self, what: str, total: int, done: int = 0) -> Any:
-        is_off = self._trainer.args.disable_tqdm or None  # None: off unless it is a terminal
-        return tqdm(total=total, initial=done, desc=what, leave=False, disable=is_off)
-
-    def _client(self, retry_s: float | None = None) -> RolloutClient:
-        return RolloutClient(
-            self._url,
-            token=self._token,
-            retry_s=self._deadline_s if retry_s is None else retry_s,
-            wire=self._wire,
-            training=self._policy.key,
+    def _meet(self, trainer: Any) -> "_Training":
+        """First contact."""
+        service, saved, spec = self._service, self._saved, self._sampler_spec
+        sampling = sampling_of(trainer.args, self._sampling)
+        checks.check_trainer(trainer, sampling)
+        checks.add_ends(
+            trainer, on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
         )
+        if saved.is_saved:
+            trainer.add_callback(OnMain("on_evaluate", saved.end_evaluation))
+        max_tokens = self._limits.max_response_tokens or trainer.max_completion_length
+        limits = self._limits.model_copy(update={"max_response_tokens": max_tokens})
+        groups = GroupMaker(self._agent, sampling, limits)
+        rewards = RewardTable(trainer)
+        pushes = self._new_pushes(trainer)
+        if self._corrects and not trainer.use_vllm:
+            correct_sampling(trainer)
+        taken = TakenRows(trainer, sampling, judges=not saved.is_replayed)
+        if spec is not None:
+            checks.warn_about_rewards(trainer, self.reward_funcs)
+        draws = None
+        if spec is not None and not saved.is_replayed:
+
+            def other(name: str, prompt: Any) -> Group:
+                group = groups.group(name, prompt, trainer.num_generations, lease_s=None)
+                saved.add_tasks([group])
+                return group
+
+            draws = TrainerDraws(trainer, service, spec, other)
+            trainer.add_callback(OnMain("on_train_end", draws.end))
+        trainer.add_callback(OnMain("on_train_end", service.release))
+        eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
+        row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
+        is_dynamic = spec is not None
+        calls = self._calls_of(
+            trainer,
+            service,
+            pushes,
+            saved,
+            draws,
+            is_dynamic=is_dynamic,
+            groups=groups,
+            row_of=row_of,
+        )
+        return _Training(trainer, pushes, calls, rewards, taken, is_dynamic=is_dynamic)
+
+    def _greet(self, trainer: Any, sampling: Sampling) -> list[int]:
+        """Returns the tokens by which the service ends turns; none without a service."""
+        service = self._service
+        checks.warn_about(trainer, sampling, service.deadline_s)
+        self._saved.open(step_of(trainer))
+        if self._saved.is_replayed:
+            return []
+        with service.client(retry_s=FIRST_CONTACT_S) as client:
+            status = client.status()
+        checks.check_tokenizer(trainer._tokenizer, status)
+        service.claim(trainer)
+        with service.client() as client:
+            checks.check_data(checks.datasets_of(trainer), self._agent, client, sampling)
+        tqdm.write(f"prorl: watch the rollouts at {service.url}", sys.stderr)
+        return status.end_ids
+
+    def _new_pushes(self, trainer: Any) -> Pushes:
+        is_left_alone = self._weights == "none" or (self._weights == "auto" and trainer.use_vllm)
+        return Pushes(
+            trainer,
+            self._service,
+            None if self._weights in ("auto", "stream") else Path(self._weights),
+            is_automatic=not (self._saved.is_replayed or is_left_alone),
+            holds_policy=not self._saved.is_replayed,
+        )
+
+
+class _Training:
+    """A trainer that takes rollouts, from first contact on. Collective throughout."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        pushes: Pushes,
+        calls: TrainerCalls,
+        rewards: RewardTable,
+        taken: TakenRows,
+        *,
+        is_dynamic: bool,
+    ) -> None:
+        self.trainer, self.pushes, self._calls = trainer, pushes, calls
+        self._rewards, self._taken = rewards, taken
+        names = ("response_template", "response_schema")
+        self._shows_text = is_dynamic or any(getattr(trainer._tokenizer, one, 0) for one in names)
+        self._metrics: dict[str, float] = {}
+        self._rows: list[Row] = []
+        """This process' rows of the last call."""
+
+    def columns(self, prompts: Sequence[Any]) -> dict[str, list[Any]]:
+        """Returns what TRL takes, for the prompts of this process."""
+        self._rewards.expect_rows()
+        self.pushes.push_if_changed()
+        rows, self._metrics = self._calls.rows(gather_object(prompts))
+        start = self.trainer.accelerator.process_index * len(prompts)
+        self._rows = rows[start : start + len(prompts)]
+        self._taken.expect(self._rows, self.pushes.newest)
+        return convert.columns(self._rows)
+
+    def log(
+        self,
+        log_metric: Callable[[str, float], None],
+        log_extra: Callable[[str, list[Any]], None],
+    ) -> None:
+        """Logs metrics, and columns of TRL's table of completions.
+
+        TRL decodes each completion with all of its turns. It does not know which rollout it is, or
+        why one failed; and it is wrong where a step trains on other prompts than its own, or where
+        a response template of the tokenizer's has TRL read the turns as one reply.
+        """
+        for name, value in self._metrics.items():
+            log_metric(name, value)
+        if self.trainer.log_completions:
+            log_extra("rollout", [row.label for row in self._rows])
+            if self._shows_text:
+                log_extra("text", [self._text(row) for row in self._rows])
+
+    def _text(self, row: Row) -> str:
+        """Returns the text of prompt and completion, special tokens included."""
+        if row.failure is not None:
+            return ""
+        text: str = self.trainer._tokenizer.decode([*row.prompt_ids, *row.completion_ids])
+        return text
+
+
+class ProRLSpec:
+    """Tasks and rollouts in one object, in the style of TRL's own specs; each attribute is the
+    trainer's argument of that name: `GRPOTrainer(model=..., args=...,
+    train_dataset=spec.train_dataset, rollout_func=spec.rollout_func,
+    reward_funcs=spec.reward_funcs)`.
+
+    `options` are those of `ProRLRollout`. Raises `ValueError` for tasks that cannot be given to the
+    service.
+    """
+
+    def __init__(
+        self, url: str, tasks: Sequence[Task], eval_tasks: Sequence[Task] = (), **options: Any
+    ) -> None:
+        self.train_dataset = _dataset(tasks)
+        self.eval_dataset = _dataset(eval_tasks) if eval_tasks else None
+        self.rollout_func = ProRLRollout(url, **options)
+
+    @property
+    def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
+        return self.rollout_func.reward_funcs
+
+
+def _dataset(tasks: Sequence[Task]) -> Dataset:
+    names = ("task_id", "agent", "data", "image", "difficulty")
+    return Dataset.from_list(
+        [
+            {
+                "prompt": with_task(
+                    [message.model_dump() for message in task.messages],
+                    **{name: getattr(task, name) for name in names},
+                )
+            }
+            for task in tasks
+        ]
+    )

@@ -4,9 +4,12 @@ Main process only. Knows the trainer's step and its prompts as groups, but no se
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from tqdm.auto import tqdm
 
 from prorl_service.client.saved import (
     SavedStep,
@@ -27,11 +30,39 @@ def step_of(trainer: Any) -> SavedStep:
     return SavedStep(trainer.state.global_step, is_evaluation=True)
 
 
-class Saver:
-    """Writer of saved rollouts. Training continues without the disk: failures are logged."""
+class SavedRun:
+    """Rollouts that a run saves to one directory, or replays from another, in the order in which
+    the run asks for them. Training continues without the disk: failures to write are logged."""
 
-    def __init__(self, directory: Path, step: SavedStep) -> None:
-        """`step` is the first. Raises `UnusableFile` for a directory that cannot be written."""
+    def __init__(self, save: str | Path | None, replay: str | Path | None) -> None:
+        self._save_to = None if save is None else Path(save)
+        self._directory = Path() if replay is None else Path(replay)
+        self.is_saved, self.is_replayed = save is not None, replay is not None
+        if self.is_saved and self.is_replayed and self._save_to == self._directory:
+            raise ValueError(f"save={str(save)!r} would replace what replay reads: name another")
+        self._files: StepFiles | None = None
+        self._steps: list[SavedStep] = []
+        self._step: SavedStep | None = None
+        self._left: list[Rollout] = []
+
+    def open(self, step: SavedStep) -> None:
+        """`step` is the first. Raises `UnusableFile` for directories that cannot be used."""
+        if self._save_to is not None:
+            self._begin(self._save_to, step)
+        if not self.is_replayed:
+            return
+        try:
+            self._steps = saved_steps(self._directory)
+        except OSError as error:
+            raise UnusableFile(f"replay={str(self._directory)!r}: {error.strerror}") from error
+        if not self._steps:
+            raise UnusableFile(
+                f"replay={str(self._directory)!r} has no file such as {SavedStep(1).file_name}",
+                hint="name the directory that a training run had as `save`",
+            )
+        tqdm.write(f"prorl: rollouts are replayed from {self._directory}", sys.stderr)
+
+    def _begin(self, directory: Path, step: SavedStep) -> None:
         try:
             self._files = StepFiles(directory)
             later = [one for one in saved_steps(directory) if one >= step]
@@ -47,45 +78,30 @@ class Saver:
             )
 
     def add_tasks(self, groups: Iterable[Group]) -> None:
-        try:
-            self._files.add_tasks(group.task for group in groups)
-        except OSError as error:
-            logger.warning("tasks are not saved: %s", error)
+        self._write("tasks", lambda files: files.add_tasks(group.task for group in groups))
 
     def add(self, step: SavedStep, rollouts: Sequence[Rollout]) -> None:
         """Saves a step's rollouts immediately; an evaluation's come in several calls and are saved
         after the last."""
-        try:
-            self._files.add(step, rollouts)
+
+        def write(files: StepFiles) -> None:
+            files.add(step, rollouts)
             if not step.is_evaluation:
-                self._files.finish_all()
-        except OSError as error:
-            logger.warning("rollouts of %s are not saved: %s", step, error)
+                files.finish_all()
+
+        if rollouts:
+            self._write(f"rollouts of {step}", write)
 
     def end_evaluation(self) -> None:
+        self._write("rollouts of an evaluation", lambda files: files.finish_all())
+
+    def _write(self, what: str, write: Callable[[StepFiles], None]) -> None:
+        if self._files is None:
+            return
         try:
-            self._files.finish_all()
+            write(self._files)
         except OSError as error:
-            logger.warning("rollouts of an evaluation are not saved: %s", error)
-
-
-class Replay:
-    """Saved rollouts, in the order in which a run asked for them."""
-
-    def __init__(self, directory: Path) -> None:
-        """Raises `UnusableFile`."""
-        try:
-            self._steps = saved_steps(directory)
-        except OSError as error:
-            raise UnusableFile(f"replay={str(directory)!r}: {error.strerror}") from error
-        if not self._steps:
-            raise UnusableFile(
-                f"replay={str(directory)!r} has no file such as {SavedStep(1).file_name}",
-                hint="name the directory that a training run had as `save`",
-            )
-        self._directory = directory
-        self._step: SavedStep | None = None
-        self._left: list[Rollout] = []
+            logger.warning("%s are not saved: %s", what, error)
 
     def next(self, step: SavedStep, groups: Sequence[Group], *, same_tasks: bool) -> list[Rollout]:
         """Returns the rollouts of `groups`. With `same_tasks` they are of these very tasks; without
@@ -100,20 +116,19 @@ class Replay:
         if same_tasks:
             _check_tasks(taken, groups, self._directory / step.file_name)
         elif not taken:
-            raise self._mismatch(f"{step} was saved with fewer rollouts")
+            raise _mismatch(self._directory, f"{step} was saved with fewer rollouts")
         return taken
 
     def _open(self, step: SavedStep) -> None:
         if self._left:
-            raise self._mismatch(f"{self._step} was saved with {len(self._left)} rollouts more")
+            raise _mismatch(
+                self._directory, f"{self._step} was saved with {len(self._left)} rollouts more"
+            )
         if step not in self._steps:
             ends = dict.fromkeys((str(self._steps[0]), str(self._steps[-1])))
-            raise self._mismatch(f"there is no {step}: there is {' to '.join(ends)}")
+            raise _mismatch(self._directory, f"there is no {step}: there is {' to '.join(ends)}")
         self._left = list(read_rollouts(self._directory / step.file_name))
         self._step = step
-
-    def _mismatch(self, problem: str) -> UnusableFile:
-        return _mismatch(self._directory, problem)
 
 
 def _check_tasks(rollouts: Sequence[Rollout], groups: Sequence[Group], file: Path) -> None:

@@ -32,10 +32,10 @@ from prorl_trl.adapters import (
     of_active,
 )
 from prorl_trl.nccl import Broadcaster
-from prorl_trl.processes import Value, on_main
-from prorl_trl.represented import checkpoint_shapes, head_name
+from prorl_trl.processes import Shards, Value, on_main
+from prorl_trl.represented import Representation, checkpoint_shapes, head_name
 from prorl_trl.safetensors_file import SafetensorsFile, Tensors
-from prorl_trl.shards import Shards
+from prorl_trl.service import TrainersService
 
 logger = logging.getLogger(__name__)
 
@@ -120,12 +120,33 @@ def checkpoint_names(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     return {checkpoint_name(name): one for name, one in weights.items() if is_of_base(name)}
 
 
+class WeightsSender:
+    """A training's way of sending weights."""
+
+    def __init__(self, service: TrainersService, directory: Path | None = None) -> None:
+        """`directory`: shared with the engines; None sends as the service wants."""
+        self._service, self._directory = service, directory
+        self._broadcaster = Broadcaster()
+        self._representation = Representation()
+
+    def send(self, weights: PolicyWeights, model: Any, *, after: int) -> int:
+        """Returns the version that the service gave them. `model`: whose weights they are, if that
+        is known; `after`: as for `send`. Raises `NotRepresented`, `ServiceCallError`."""
+        if model is not None:
+            self._representation.check(model, weights.tensors)
+        with self._service.client() as client:
+            if self._directory is None:
+                report = send(client, weights, self._broadcaster, after=after)
+            else:
+                report = send_directory(client, weights, self._directory, after=after)
+        if report.pending:
+            text = "engines %s are down; they get weights %d later"
+            logger.warning(text, report.pending, report.version)
+        return report.version
+
+
 def send(
-    client: RolloutClient,
-    weights: PolicyWeights,
-    broadcaster: Broadcaster,
-    *,
-    after: int = 0,
+    client: RolloutClient, weights: PolicyWeights, broadcaster: Broadcaster, *, after: int = 0
 ) -> WeightsReport:
     """Sends weights in the form and type that the engines take: by NCCL, as a file in the service's
     own directory, if this process sees that, or over HTTP. `after`: version of the last ones; 0

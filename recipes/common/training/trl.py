@@ -12,7 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from prorl_service.schemas import Task
 from prorl_service.schemas.sampling import SamplerSpec
-from prorl_trl.spec import ProRLSpec
+from prorl_trl import ProRLSpec
 from recipes.common.settings import BadSettings, Training
 from recipes.common.training.progress import Progress
 

@@ -1,0 +1,167 @@
+"""Calls of a GRPOTrainer for rollouts: tried again over failures that can pass, and continued over
+restarts of the service.
+
+All processes make a call, and the main one alone talks to the service. Sends no weights by itself.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from prorl_service.errors import ProRLError
+from prorl_service.schemas import Group, Rollout
+from prorl_trl import checks, convert
+from prorl_trl.convert import GroupMaker, Row
+from prorl_trl.draws import TOO_FEW, TrainerDraws
+from prorl_trl.processes import on_main
+from prorl_trl.pushes import Pushes
+from prorl_trl.saved import SavedRun, step_of
+from prorl_trl.service import ServiceForgot, TrainersService, run_groups
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAY_S = 5.0
+MAX_LOST_CALLS = 3
+"""Maximum consecutive calls, each retried to its deadline, without a usable rollout."""
+
+
+class RolloutsFailed(ProRLError):
+    """No rollout of a call can be trained on, or one failed under `on_failure="raise"`."""
+
+
+class TrainerCalls:
+    """The calls of one trainer."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        service: TrainersService,
+        pushes: Pushes,
+        saved: SavedRun,
+        draws: TrainerDraws | None,
+        *,
+        is_dynamic: bool,
+        groups: GroupMaker,
+        row_of: Callable[..., Row],
+        raises: bool,
+        observe: Callable[[Sequence[Rollout]], None],
+    ) -> None:
+        """`draws`: None unless a sampler chooses the groups of training steps; `is_dynamic`: those
+        that are replayed may be chosen, too. `row_of`: `convert.row_of` without `versions`.
+        `raises`: a failed rollout ends training. `observe` gets each attempt's rollouts."""
+        self._trainer, self._service, self._pushes, self._saved = trainer, service, pushes, saved
+        self._make, self._row_of, self._observe, self._raises = groups, row_of, observe, raises
+        self._draws, self._is_dynamic = draws, is_dynamic
+        self._inflight: tuple[list[Group], dict[str, Rollout]] | None = None
+        self._count = 0
+        self._lost = 0
+
+    def rows(self, prompts: Sequence[Any]) -> tuple[list[Row], dict[str, float]]:
+        """Returns rows and metrics; gives a restarted service the weights again, and continues. A
+        collective. Raises `RolloutsFailed`."""
+        self._inflight = None
+        deadline = time.monotonic() + self._service.deadline_s
+        accelerator = self._trainer.accelerator
+        while (outcome := on_main(accelerator, lambda: self._run(prompts, deadline))) is None:
+            self._pushes.push_again()
+        return outcome
+
+    def _run(
+        self, prompts: Sequence[Any], deadline: float
+    ) -> tuple[list[Row], dict[str, float]] | None:
+        """Retries while all rollouts fail for a temporary reason, such as an engine that is down:
+        steps without rollouts would move the learning rate schedule, and with it the policy.
+
+        Returns None if the service was restarted. Raises `RolloutsFailed`.
+        """
+        rollouts: list[Rollout] = []
+        try:
+            while True:
+                rollouts = self._attempt(prompts, deadline)
+                self._observe(rollouts)
+                rows = self._rows_of(rollouts, len(prompts))
+                if not self._is_to_retry(rows, deadline):
+                    break
+                time.sleep(RETRY_DELAY_S)
+        except ServiceForgot:
+            rollouts = []
+            self._wait_for_restart(deadline)
+            return None
+        finally:
+            self._saved.add(step_of(self._trainer), rollouts)
+        self._count_lost(rows)
+        values = convert.row_metrics(rows, self._pushes.newest)
+        if self._draws is not None and self._trainer.model.training:
+            values |= self._draws.metrics()
+        return convert.with_one_token(rows) if checks.DIVIDES_BY_MASK else rows, values
+
+    def _attempt(self, prompts: Sequence[Any], deadline: float) -> list[Rollout]:
+        trainer = self._trainer
+        if self._inflight is None:
+            self._count += 1
+            n = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+            name = f"{self._service.run_id}-{trainer.state.global_step}-{self._count}"
+            self._inflight = self._make.groups(prompts, n=n, name=name), {}
+        groups, ended = self._inflight
+        self._saved.add_tasks(groups)
+        if self._saved.is_replayed:
+            same = not self._is_drawn
+            rollouts = self._saved.next(step_of(trainer), groups, same_tasks=same)
+        elif self._is_drawn and self._draws is not None:
+            bar = self._bar("informative groups", len(groups))
+            rollouts = self._draws.draw(groups, deadline, bar)
+        else:
+            bar = self._bar("rollouts", len(prompts), len(ended))
+            rollouts = run_groups(self._service, groups, ended, deadline, bar)
+        self._inflight = None
+        return rollouts
+
+    @property
+    def _is_drawn(self) -> bool:
+        return self._is_dynamic and self._trainer.model.training
+
+    def _rows_of(self, rollouts: Sequence[Rollout], count: int) -> list[Row]:
+        # Groups of dynamic sampling may have begun before the last push.
+        versions = (self._pushes.own if self._is_drawn else self._pushes.current) or None
+        rows = [self._row_of(rollout, versions=versions) for rollout in rollouts]
+        shortage = self._draws.shortage if self._draws else TOO_FEW
+        unused = convert.unused_row(self._trainer._tokenizer.eos_token_id, shortage)
+        return rows + [unused] * (count - len(rows))
+
+    def _is_to_retry(self, rows: Sequence[Row], deadline: float) -> bool:
+        failures = [row.failure for row in rows if row.failure is not None]
+        if not failures:
+            return False
+        summary = convert.failure_summary(rows)
+        can_pass = any(failure.retryable for failure in failures)
+        is_lost = len(failures) == len(rows)
+        if self._raises or (is_lost and not can_pass):
+            raise RolloutsFailed(summary)
+        logger.warning(summary)
+        is_over = self._saved.is_replayed or time.monotonic() + RETRY_DELAY_S > deadline
+        return is_lost and not is_over
+
+    def _wait_for_restart(self, deadline: float) -> None:
+        forgotten = "the service no longer knows the rollouts it was given: was it restarted?"
+        if time.monotonic() + RETRY_DELAY_S > deadline:
+            raise RolloutsFailed(forgotten, hint="`url` must always lead to the same service")
+        logger.warning("%s Resubmitting missing rollouts.", forgotten)
+        time.sleep(RETRY_DELAY_S)
+
+    def _count_lost(self, rows: Sequence[Row]) -> None:
+        self._lost = 0 if any(row.failure is None for row in rows) else self._lost + 1
+        if self._lost >= MAX_LOST_CALLS:
+            raise RolloutsFailed(convert.failure_summary(rows))
+        if not any(any(row.env_mask) for row in rows):
+            logger.warning(
+                "this step has nothing to learn from: every rollout failed or, under "
+                "overlong='mask', was cut off; continuing with the next. Raise the limits of turns "
+                "and tokens, or keep such rollouts with overlong='keep'"
+            )
+
+    def _bar(self, what: str, total: int, done: int = 0) -> Any:
+        is_off = self._trainer.args.disable_tqdm or None  # None: off unless it is a terminal
+        return tqdm(total=total, initial=done, desc=what, leave=False, disable=is_off)

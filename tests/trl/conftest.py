@@ -10,7 +10,7 @@ from prorl_service.client.policy import _held as held_policies
 from prorl_service.inference.engine.tiny import build_tiny_model
 from tests import vllm_engine
 from tests.trl.status_service import status_service
-from tests.trl.training import SERVICE_OPTIONS
+from tests.trl.training import SERVICE_OPTIONS, Trainings
 
 WARNINGS = (
     "ignore:.*rollout_func.*experimental:UserWarning",
@@ -75,3 +75,13 @@ def alone(policy: Path, tmp_path: Path) -> Iterator[str]:
         local.service([engine.url], log=tmp_path / "service.log", options=options) as service,
     ):
         yield service.url
+
+
+@pytest.fixture
+def train(service_url: str, policy: Path, tmp_path: Path) -> Trainings:
+    return Trainings(service_url, policy, tmp_path)
+
+
+@pytest.fixture
+def train_alone(alone: str, policy: Path, tmp_path: Path) -> Trainings:
+    return Trainings(alone, policy, tmp_path)

@@ -10,14 +10,13 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from prorl_service import local
-from prorl_service.schemas import Rollout, WeightsForm, WeightsQuery
-from prorl_trl import ProRLRollout
+from prorl_service.schemas import WeightsForm, WeightsQuery
 from prorl_trl.adapters import adapted_layers, adapter_of
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, checkpoint_names, send
 from tests import vllm_engine
 from tests.trainers import trainer
-from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer, pushed
+from tests.trl.training import SERVICE_OPTIONS, Trainings, logged, pushed, worst
 
 pytestmark = pytest.mark.processes
 
@@ -35,7 +34,7 @@ def fresh_url(request: pytest.FixtureRequest, policy: Path, tmp_path: Path) -> I
 
 
 def test_plain_adapters_are_sent_alone_until_another_kind_is_merged(
-    fresh_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train: Trainings, fresh_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "prorl_trl.weights")
     for options, sent in [
@@ -48,18 +47,17 @@ def test_plain_adapters_are_sent_alone_until_another_kind_is_merged(
         config = LoraConfig(
             r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False, **options
         )
-        observed: list[Rollout] = []
-        rollouts = ProRLRollout(fresh_url, observe=observed.extend, **TWO_TURNS)
-        trainer = make_trainer(rollouts, policy, tmp_path, peft_config=config)
-        trainer.train()
+        train.observed.clear()
+        trainer = train(url=fresh_url, peft_config=config)
         assert sent in caplog.text
-        assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+        assert worst(trainer) < 1e-4
         assert min(logged(trainer, "grad_norm")) > 0
         assert logged(trainer, "prorl/policy_lag") == [0, 0]
         versions = [
-            (rollout.oldest_policy_version, rollout.newest_policy_version) for rollout in observed
+            (rollout.oldest_policy_version, rollout.newest_policy_version)
+            for rollout in train.observed
         ]
-        first, second = pushed(rollouts)
+        first, second = pushed(trainer)
         assert versions == [(first, first)] * 8 + [(second, second)] * 8
 
 

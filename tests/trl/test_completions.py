@@ -8,35 +8,26 @@ import pytest
 from transformers import AutoTokenizer
 
 from prorl_service.schemas import Rollout
-from prorl_trl import ProRLRollout
-from tests.trl.training import TWO_TURNS, make_trainer
+from tests.trl.training import Trainings
 
 pytestmark = pytest.mark.processes
 
 LOGGED = {"log_completions": True, "max_steps": 1}
 
 
-def table(url: str, policy: Path, directory: Path, **options: Any) -> tuple[Any, list[Rollout]]:
-    observed: list[Rollout] = []
-    tokenizer = options.pop("processing_class", None)
-    faults = options.pop("faults", (None,) * 8)
-    rollouts = ProRLRollout(url, observe=observed.extend, **TWO_TURNS | options)
-    trainer = make_trainer(
-        rollouts, policy, directory, faults=faults, options=LOGGED, processing_class=tokenizer
-    )
-    trainer.train()
-    return pd.read_parquet(directory / "completions/completions_00001.parquet"), observed
+def table(train: Trainings, **options: Any) -> tuple[Any, list[Rollout]]:
+    train(**options, options=LOGGED)
+    return pd.read_parquet(train.output / "completions/completions_00001.parquet"), train.observed
 
 
 def test_the_table_has_every_turn_what_answered_it_and_which_rollout_it_is(
-    alone: str,
+    train_alone: Trainings,
     policy: Path,
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    rows, observed = table(alone, policy, tmp_path, faults=["agent", *[None] * 7])
+    rows, observed = table(train_alone, faults=["agent", *[None] * 7])
     assert "text" not in rows
     tokenizer = AutoTokenizer.from_pretrained(policy)
     for row, rollout in zip(rows.to_dict("records"), observed, strict=True):
@@ -57,7 +48,7 @@ def test_the_table_has_every_turn_what_answered_it_and_which_rollout_it_is(
 
 @pytest.mark.parametrize("why", ["other prompts", "a response template"])
 def test_the_whole_text_is_there_where_trls_own_columns_would_be_wrong(
-    service_url: str, policy: Path, tmp_path: Path, why: str
+    train: Trainings, policy: Path, why: str
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(policy)
     if why == "other prompts":
@@ -65,7 +56,7 @@ def test_the_whole_text_is_there_where_trls_own_columns_would_be_wrong(
     else:
         tokenizer.response_template = {"fields": {"content": {"open": "<a>", "close": "<b>"}}}
         options = {"processing_class": tokenizer}
-    rows, observed = table(service_url, policy, tmp_path, **options)
+    rows, observed = table(train, **options)
     for row, rollout in zip(rows.to_dict("records"), observed, strict=True):
         assert rollout.trajectory is not None
         segment = rollout.trajectory.segments[0]

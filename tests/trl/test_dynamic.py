@@ -9,14 +9,21 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.client.sampling import AllGroupsFail
 from prorl_service.client.trainable import SoftPunishment
-from prorl_service.schemas import TERMINAL_STATES, Rollout, RolloutState, Sampling
+from prorl_service.client.sampling import AllGroupsFail
+from prorl_service.schemas import TERMINAL_STATES, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
-from prorl_trl import ProRLRollout, calls, checks
+from prorl_trl import calls, checks
 from prorl_trl.draws import prompts_without_end
 from tests.faults.processes import port_to_come_back_to
-from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, dataset, logged, make_trainer
+from tests.trl.training import (
+    ALL_FAIL,
+    SERVICE_OPTIONS,
+    Trainings,
+    dataset,
+    logged,
+    worst,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -24,15 +31,8 @@ MIX = ["easy", "easy", None, "easy", "sandbox", None, "easy", None]
 STEPS: dict[str, Any] = {"max_steps": 4, "num_train_epochs": 4}
 
 
-def test_no_group_without_variance_is_trained_on(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    observed: list[Rollout] = []
-    rollouts = ProRLRollout(
-        service_url, dynamic_sampling=True, observe=observed.extend, **TWO_TURNS
-    )
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=STEPS)
-    trainer.train()
+def test_no_group_without_variance_is_trained_on(train: Trainings, service_url: str) -> None:
+    trainer = train(dynamic_sampling=True, faults=MIX, options=STEPS)
     assert logged(trainer, "frac_reward_zero_std") == [0] * 4
     assert logged(trainer, "prorl/failed") == [0] * 4
     assert sum(logged(trainer, "prorl/sampling/uninformative")) > 0
@@ -46,67 +46,48 @@ def test_no_group_without_variance_is_trained_on(
     unfiltered = logged(trainer, "prorl/sampling/unfiltered_reward")
     trained_on = logged(trainer, "rewards/prorl_reward/mean")
     assert sum(unfiltered) > sum(trained_on)  # easy tasks have the highest reward
-    assert len({one.rollout_id for one in observed}) == 4 * 8
-    assert not {"count-0", "count-1", "count-4"} & {one.task_id for one in observed}
+    assert len({one.rollout_id for one in train.observed}) == 4 * 8
+    assert not {"count-0", "count-1", "count-4"} & {one.task_id for one in train.observed}
     with RolloutClient(service_url) as client:  # nothing keeps running after training
         assert set(client.status().rollouts) <= TERMINAL_STATES
 
 
-def test_groups_without_variance_are_trained_on_by_default(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=STEPS)
-    trainer.train()
+def test_groups_without_variance_are_trained_on_by_default(train: Trainings) -> None:
+    trainer = train(faults=MIX, options=STEPS)
     assert max(logged(trainer, "frac_reward_zero_std")) > 0
 
 
-def test_only_the_newest_policy_samples_without_staleness(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
+def test_only_the_newest_policy_samples_without_staleness(train: Trainings) -> None:
     spec = SamplerSpec(max_staleness=0)
-    rollouts = ProRLRollout(service_url, dynamic_sampling=spec, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=STEPS)
-    trainer.train()
+    trainer = train(dynamic_sampling=spec, faults=MIX, options=STEPS)
     assert logged(trainer, "prorl/policy_lag") == [0] * 4
-    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+    assert worst(trainer) < 1e-4
 
 
-def test_evaluation_samples_every_task(service_url: str, policy: Path, tmp_path: Path) -> None:
-    observed: list[Rollout] = []
-    rollouts = ProRLRollout(
-        service_url, dynamic_sampling=True, observe=observed.extend, **TWO_TURNS
-    )
+def test_evaluation_samples_every_task(train: Trainings) -> None:
     options = {"num_generations_eval": 2, "max_steps": 1}
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=options)
-    trainer.train()
-    observed.clear()
+    trainer = train(dynamic_sampling=True, faults=MIX, options=options)
+    train.observed.clear()
     trainer.evaluate()
-    assert {one.task_id for one in observed} == {"count-0", "count-1"}
+    assert {one.task_id for one in train.observed} == {"count-0", "count-1"}
 
 
-def test_a_deadline_leaves_the_missing_groups_without_weight(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    rollouts = ProRLRollout(
-        service_url,
+def test_a_deadline_leaves_the_missing_groups_without_weight(train: Trainings) -> None:
+    trainer = train(
         dynamic_sampling=SamplerSpec(groups_at_once=2),
-        **TWO_TURNS | {"deadline_s": 3},
+        deadline_s=3,
+        faults=[None, "hang", "hang"],
+        options={"max_steps": 1},
     )
-    trainer = make_trainer(
-        rollouts, policy, tmp_path, faults=[None, "hang", "hang"], options={"max_steps": 1}
-    )
-    trainer.train()
     assert logged(trainer, "prorl/failed") == [0.5]
     assert logged(trainer, "grad_norm")[0] > 0
 
 
 @pytest.mark.logs(ALL_FAIL)
 def test_training_ends_with_the_reason_when_all_groups_fail(
-    service_url: str, policy: Path, tmp_path: Path
+    train: Trainings, service_url: str
 ) -> None:
-    rollouts = ProRLRollout(service_url, dynamic_sampling=True, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=["agent"] * 8)
+    trainer = train.trainer(dynamic_sampling=True, faults=["agent"] * 8)
     with pytest.raises(AllGroupsFail, match="this agent always fails"):
         trainer.train()
     with RolloutClient(service_url) as client:
@@ -114,17 +95,12 @@ def test_training_ends_with_the_reason_when_all_groups_fail(
     assert not states.keys() & {RolloutState.QUEUED, RolloutState.INIT}
 
 
-def test_long_rollouts_are_punished_for_their_sampled_tokens(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    observed: list[Rollout] = []
-    options = {**TWO_TURNS, "overlong": SoftPunishment(max_tokens=16, buffer_tokens=16)}
-    rollouts = ProRLRollout(service_url, observe=observed.extend, **options)
-    trainer = make_trainer(rollouts, policy, tmp_path, options={"max_steps": 1})
-    trainer.train()
+def test_long_rollouts_are_punished_for_their_sampled_tokens(train: Trainings) -> None:
+    punishment = SoftPunishment(max_tokens=16, buffer_tokens=16)
+    trainer = train(overlong=punishment, options={"max_steps": 1})
     rewards = [
         one.reward - sum(one.trajectory.segments[0].loss_mask) / 16
-        for one in observed
+        for one in train.observed
         if one.reward is not None and one.trajectory is not None
     ]
     assert logged(trainer, "rewards/prorl_reward/mean") == [pytest.approx(sum(rewards) / 8)]
@@ -132,7 +108,11 @@ def test_long_rollouts_are_punished_for_their_sampled_tokens(
 
 @pytest.mark.parametrize("has_journal", [True, False])
 def test_training_survives_a_restart_of_the_service(
-    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_journal: bool
+    train: Trainings,
+    policy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_journal: bool,
 ) -> None:
     """The service is killed while a draw is open."""
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 0)
@@ -156,26 +136,22 @@ def test_training_survives_a_restart_of_the_service(
             return follow(*args)
 
         monkeypatch.setattr(RolloutClient, "sampler", poll)
-        rollouts = ProRLRollout(first.url, dynamic_sampling=True, **TWO_TURNS)
-        trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=STEPS)
-        trainer.train()
+        trainer = train(url=first.url, dynamic_sampling=True, faults=MIX, options=STEPS)
     assert next(polls) > 3
     assert logged(trainer, "frac_reward_zero_std") == [0] * 4
     assert logged(trainer, "prorl/failed") == [0] * 4
 
 
-def test_rewards_of_other_columns_give_a_warning(
-    idle_url: str, policy: Path, tmp_path: Path
-) -> None:
+def test_rewards_of_other_columns_give_a_warning(train: Trainings, idle_url: str) -> None:
     def own_reward(completions: list[Any], **_: Any) -> list[float]:
         return [0.0] * len(completions)
 
-    rollouts = ProRLRollout(idle_url, dynamic_sampling=True, sampling=Sampling())
-    trainer = make_trainer(rollouts, policy, tmp_path)
-    checks.warn_about_rewards(trainer, rollouts.reward_funcs)
+    trainer = train.trainer(url=idle_url, dynamic_sampling=True, sampling=Sampling())
+    own = trainer.rollout_func.reward_funcs
+    checks.warn_about_rewards(trainer, own)
     trainer.reward_funcs.append(own_reward)
     with pytest.warns(UserWarning, match="do not belong to the completions"):
-        checks.warn_about_rewards(trainer, rollouts.reward_funcs)
+        checks.warn_about_rewards(trainer, own)
 
 
 def test_prompts_come_in_another_order_in_each_round() -> None:

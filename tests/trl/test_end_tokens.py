@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trl
@@ -12,9 +11,8 @@ from transformers import AutoTokenizer
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import FinishReason, Rollout, Sampling
-from prorl_trl import ProRLRollout
 from tests.trl.base_model import END_OF_TEXT, END_OF_TURN, with_split_eos
-from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
+from tests.trl.training import SERVICE_OPTIONS, Trainings, logged
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -55,22 +53,19 @@ def test_the_service_says_which_tokens_end_a_turn(base_url: str, base_model: Pat
 
 @pytest.mark.parametrize("agent", ["letters", "hasty"])
 def test_finished_rollouts_are_trained_on_whatever_token_they_end_on(
-    base_url: str, base_model: Path, tmp_path: Path, agent: str
+    train: Trainings, base_url: str, base_model: Path, agent: str
 ) -> None:
-    observed: list[Rollout] = []
-    rollouts = ProRLRollout(base_url, observe=observed.extend, **TWO_TURNS | SHORT)
-    trainer = make_trainer(rollouts, base_model, tmp_path, agent=agent)
-    trainer.train()
+    trainer = train(url=base_url, policy=base_model, **SHORT, agent=agent)
     assert logged(trainer, "prorl/failed") == [0, 0]
     assert logged(trainer, "grad_norm")[0] > 0
     with RolloutClient(base_url) as client:
         end_ids = client.status().end_ids
-    ends = last_ids(observed[:8])
+    ends = last_ids(train.observed[:8])
     tokenizer = AutoTokenizer.from_pretrained(base_model)
     assert tokenizer.convert_tokens_to_ids(END_OF_TURN) in ends
     if agent == "hasty":
         assert not {*ends} <= {*end_ids}
-        reasons = {one.trajectory.finish_reason for one in observed if one.trajectory}
+        reasons = {one.trajectory.finish_reason for one in train.observed if one.trajectory}
         assert reasons == {FinishReason.FINISHED}
     if Version(trl.__version__) >= Version("1.14.2"):
         cut = sum(end not in end_ids for end in ends) / len(ends)
@@ -78,10 +73,9 @@ def test_finished_rollouts_are_trained_on_whatever_token_they_end_on(
 
 
 def test_rollouts_that_trl_would_take_for_cut_off_are_refused_with_the_setting_to_change(
-    base_url: str, base_model: Path, tmp_path: Path
+    train: Trainings, base_url: str, base_model: Path
 ) -> None:
-    rollouts = ProRLRollout(base_url, on_failure="raise", **TWO_TURNS | SHORT)
-    options: dict[str, Any] = {"mask_truncated_completions": True}
-    trainer = make_trainer(rollouts, base_model, tmp_path, agent="hasty", options=options)
+    given = {"url": base_url, "policy": base_model, "agent": "hasty", "on_failure": "raise"}
+    options = {"mask_truncated_completions": True}
     with pytest.raises(Exception, match=r"set GRPOConfig\(mask_truncated_completions=False\)"):
-        trainer.train()
+        train(**given, **SHORT, options=options)

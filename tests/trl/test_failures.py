@@ -21,25 +21,28 @@ from prorl_trl import ProRLRollout, RolloutsFailed, calls, rollout
 from tests import vllm_engine
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.status_service import status_service
-from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
+from tests.trl.training import (
+    ALL_FAIL,
+    SERVICE_OPTIONS,
+    Trainings,
+    logged,
+    make_trainer,
+    worst,
+)
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.mark.logs(ALL_FAIL)
 def test_training_continues_after_a_step_in_which_everything_failed(
+    train_alone: Trainings,
     alone: str,
-    policy: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One of the second step's two tasks hangs until the deadline."""
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 1.5)
-    rollouts = ProRLRollout(alone, **TWO_TURNS | {"deadline_s": 2})
-    faults = ["sandbox", "sandbox", "hang", None]
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=faults)
-    trainer.train()
+    trainer = train_alone(deadline_s=2, faults=["sandbox", "sandbox", "hang", None])
     assert logged(trainer, "prorl/failed") == [1, 0.5]
     assert logged(trainer, "prorl/failed/sandbox") == [1, 0]
     assert logged(trainer, "prorl/failed/service") == [0, 0.5]
@@ -52,7 +55,7 @@ def test_training_continues_after_a_step_in_which_everything_failed(
 
 
 def test_a_dead_engine_is_not_taken_for_a_short_deadline(
-    policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train: Trainings, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as running:
         engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
@@ -62,9 +65,7 @@ def test_a_dead_engine_is_not_taken_for_a_short_deadline(
             engine.kill()
             while client.backends()[0].state is not BackendState.DOWN:
                 time.sleep(0.1)
-        rollouts = ProRLRollout(service.url, **TWO_TURNS | {"weights": "none", "deadline_s": 3})
-        trainer = make_trainer(rollouts, policy, tmp_path, options={"max_steps": 1})
-        trainer.train()
+        trainer = train(url=service.url, weights="none", deadline_s=3, options={"max_steps": 1})
     assert logged(trainer, "prorl/failed/backend") == [1]
     assert "8 x BackendUnavailable (blame: backend): no engine serves" in caplog.text
     assert "deadline_s" not in caplog.text
@@ -72,7 +73,7 @@ def test_a_dead_engine_is_not_taken_for_a_short_deadline(
 
 @pytest.mark.parametrize("kind", vllm_engine.ENGINES)
 def test_training_survives_an_engine_that_dies_and_comes_back(
-    policy: Path, tmp_path: Path, kind: str
+    train: Trainings, policy: Path, tmp_path: Path, kind: str
 ) -> None:
     """The engine dies before the second update, and its successor has only the first weights."""
     port = local.free_port()
@@ -84,8 +85,7 @@ def test_training_survives_an_engine_that_dies_and_comes_back(
         first = running.enter_context(start_engine())
         options = [*SERVICE_OPTIONS, "--wait-for-backend-s", "180"]  # vLLM starts slowly
         service = local.service([first.url], log=tmp_path / "service.log", options=options)
-        settings = TWO_TURNS | {"deadline_s": 240}
-        rollouts = ProRLRollout(running.enter_context(service).url, **settings)
+        url = running.enter_context(service).url
         starter = running.enter_context(ThreadPoolExecutor(1))
 
         class ReplaceEngine(TrainerCallback):  # type: ignore[misc]
@@ -94,11 +94,10 @@ def test_training_survives_an_engine_that_dies_and_comes_back(
                     first.kill()
                     starter.submit(running.enter_context, start_engine())
 
-        trainer = make_trainer(rollouts, policy, tmp_path, callbacks=[ReplaceEngine()])
-        trainer.train()
+        trainer = train(url=url, deadline_s=240, callbacks=[ReplaceEngine()])
     assert logged(trainer, "prorl/failed") == [0, 0]
     assert logged(trainer, "prorl/policy_lag") == [0, 0]
-    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+    assert worst(trainer) < 1e-4
 
 
 def _in_the_second_step(call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,12 +115,15 @@ def _in_the_second_step(call: Callable[[], None], monkeypatch: pytest.MonkeyPatc
 
 
 def test_training_survives_a_restart_of_the_service(
-    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    train: Trainings,
+    policy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The service is killed in the second step, when one of eight rollouts is received."""
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 0)
     port = local.free_port()
-    observed: list[Rollout] = []
 
     with ExitStack() as running:
         engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
@@ -139,25 +141,22 @@ def test_training_survives_a_restart_of_the_service(
             start_service()
 
         _in_the_second_step(restart, monkeypatch)
-        rollouts = ProRLRollout(first.url, observe=observed.extend, **TWO_TURNS)
-        trainer = make_trainer(rollouts, policy, tmp_path)
-        trainer.train()
+        trainer = train(url=first.url)
         with RolloutClient(first.url) as client:
             status = client.status()
     assert "no longer knows the rollouts" in caplog.text
-    assert len({one.rollout_id for one in observed}) == len(observed) == 16
+    assert len({one.rollout_id for one in train.observed}) == len(train.observed) == 16
     assert status.policy_version == 3, "weights were pushed twice, and again after the restart"
     assert status.rollouts.keys() <= {RolloutState.DONE, RolloutState.CANCELLED}
     assert logged(trainer, "prorl/failed") == [0, 0]
-    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+    assert worst(trainer) < 1e-4
 
 
 def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(
-    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Trainings, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, sampled = local.free_port(), tmp_path / "sampled"
     options = ["--journal", str(tmp_path / "journal"), "--resume", "--run-workers", "2"]
-    observed: list[Rollout] = []
 
     with ExitStack() as running:
         engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
@@ -177,18 +176,16 @@ def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(
             start_service()
 
         _in_the_second_step(restart, monkeypatch)
-        rollouts = ProRLRollout(first.url, observe=observed.extend, **TWO_TURNS)
-        trainer = make_trainer(rollouts, policy, tmp_path, faults=[str(sampled)] * 8)
-        trainer.train()
-    assert len({one.rollout_id for one in observed}) == len(observed) == 16
+        trainer = train(url=first.url, faults=[str(sampled)] * 8)
+    assert len({one.rollout_id for one in train.observed}) == len(train.observed) == 16
     assert len(sampled.read_text().splitlines()) == 16 * 2
-    assert [turn for one in observed for turn in one.resumed]
+    assert [turn for one in train.observed for turn in one.resumed]
     assert logged(trainer, "prorl/failed") == [0, 0]
-    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+    assert worst(trainer) < 1e-4
 
 
 def test_training_does_not_wait_forever_for_a_service_that_forgets(
-    service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 0.1)
     follow = RolloutClient.stream
@@ -197,27 +194,23 @@ def test_training_does_not_wait_forever_for_a_service_that_forgets(
         return follow(client, ["not-here.0"], timeout_s)
 
     monkeypatch.setattr(RolloutClient, "stream", stream)
-    rollouts = ProRLRollout(service_url, **TWO_TURNS | {"deadline_s": 1})
-    trainer = make_trainer(rollouts, policy, tmp_path)
+    trainer = train.trainer(deadline_s=1)
     with pytest.raises(RolloutsFailed, match="no longer knows"):
         trainer.train()
 
 
 @pytest.mark.logs(ALL_FAIL)
 def test_training_does_not_continue_forever_without_rollouts(
-    alone: str, policy: Path, tmp_path: Path
+    train_alone: Trainings,
 ) -> None:
-    rollouts = ProRLRollout(alone, **TWO_TURNS | {"deadline_s": 1})
     options = {"max_steps": calls.MAX_LOST_CALLS}
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=["sandbox"] * 6, options=options)
+    trainer = train_alone.trainer(deadline_s=1, faults=["sandbox"] * 6, options=options)
     with pytest.raises(RolloutsFailed, match="no sandbox today"):
         trainer.train()
     assert len(logged(trainer, "prorl/failed")) == calls.MAX_LOST_CALLS - 1
 
 
-def test_an_interrupt_cancels_running_rollouts(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
+def test_an_interrupt_cancels_running_rollouts(train: Trainings, service_url: str) -> None:
     def interrupt_once_rollouts_run() -> None:
         with RolloutClient(service_url) as client:
             for _ in range(200):
@@ -226,9 +219,7 @@ def test_an_interrupt_cancels_running_rollouts(
                 time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
-    trainer = make_trainer(
-        ProRLRollout(service_url, **TWO_TURNS), policy, tmp_path, faults=["hang", "hang"]
-    )
+    trainer = train.trainer(faults=["hang", "hang"])
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may ignore it
     try:
         with ThreadPoolExecutor(1) as pool:
@@ -242,14 +233,13 @@ def test_an_interrupt_cancels_running_rollouts(
 
 
 def test_any_error_cancels_running_rollouts(
-    service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Trainings, service_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stream(*_: Any) -> Iterator[Rollout]:
         raise MemoryError
 
     monkeypatch.setattr(RolloutClient, "stream", stream)
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=["hang", "hang"])
+    trainer = train.trainer(faults=["hang", "hang"])
     with pytest.raises(MemoryError):
         trainer.train()
     with RolloutClient(service_url) as client:
@@ -261,39 +251,31 @@ def test_any_error_cancels_running_rollouts(
     ("faults", "on_failure"), [(["agent", "agent"], "unscorable"), (["agent", None], "raise")]
 )
 def test_permanent_failures_end_training(
-    service_url: str, policy: Path, tmp_path: Path, faults: list[str | None], on_failure: Any
+    train: Trainings, faults: list[str | None], on_failure: Any
 ) -> None:
-    rollouts = ProRLRollout(service_url, on_failure=on_failure, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, faults=faults)
+    trainer = train.trainer(on_failure=on_failure, faults=faults)
     with pytest.raises(RolloutsFailed, match=r"this agent always fails\n +take another agent"):
         trainer.train()
 
 
 def test_another_tokenizer_of_the_same_size_is_refused(
-    service_url: str, policy: Path, tmp_path: Path
+    train: Trainings, policy: Path, tmp_path: Path
 ) -> None:
-    other = with_tokens_swapped(policy, tmp_path / "other")
-    trainer = make_trainer(ProRLRollout(service_url, **TWO_TURNS), other, tmp_path)
+    trainer = train.trainer(policy=with_tokens_swapped(policy, tmp_path / "other"))
     with pytest.raises(ValueError, match=r"tokenizer .*other.* is not that of"):
         trainer.train()
 
 
-def test_evaluation_before_training_uses_the_trainers_weights(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
+def test_evaluation_before_training_uses_the_trainers_weights(train: Trainings) -> None:
     """The engine has the weights of another training."""
-    trainer = make_trainer(ProRLRollout(service_url, **TWO_TURNS), policy, tmp_path)
-    trainer.train()
-    trainer = make_trainer(ProRLRollout(service_url, **TWO_TURNS), policy, tmp_path)
+    train()
+    trainer = train.trainer()
     trainer.evaluate()
-    assert max(logged(trainer, "eval_sampling/sampling_logp_difference/max")) < 1e-4
+    assert worst(trainer) < 1e-4
 
 
-def test_a_task_of_an_unknown_agent_ends_training_with_the_reason(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, agent="no-such-agent")
+def test_a_task_of_an_unknown_agent_ends_training_with_the_reason(train: Trainings) -> None:
+    trainer = train.trainer(agent="no-such-agent")
     with pytest.raises(BadRows, match=r"train_dataset\[0\], task count-0: agent: no agent"):
         trainer.train()
 

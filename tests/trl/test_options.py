@@ -8,18 +8,14 @@ from trl import GRPOConfig, GRPOTrainer
 
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import Message, Rollout, Task
-from prorl_trl import ProRLRollout, ProRLSpec
-from tests.trl.training import SMALL, TWO_TURNS, logged, make_trainer
+from prorl_trl import ProRLSpec
+from tests.trl.training import SMALL, TWO_TURNS, Trainings, logged, worst
 
 pytestmark = pytest.mark.processes
 
 
-def test_one_generation_serves_several_steps(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
+def test_one_generation_serves_several_steps(train: Trainings) -> None:
     """Uses gradient accumulation, several optimizer steps per generation, and each batch twice."""
-    observed: list[Rollout] = []
-    rollouts = ProRLRollout(service_url, observe=observed.extend, **TWO_TURNS)
     options = {
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 2,
@@ -27,18 +23,17 @@ def test_one_generation_serves_several_steps(
         "num_iterations": 2,
         "max_steps": 8,
     }
-    trainer = make_trainer(rollouts, policy, tmp_path, options=options)
-    trainer.train()
+    trainer = train(options=options)
     assert trainer.state.global_step == 8
-    assert len(observed) == 2 * 16  # two generations of 4 x 4 rollouts, each for four steps
+    assert len(train.observed) == 2 * 16  # two generations of 4 x 4 rollouts, each for four steps
     assert logged(trainer, "prorl/failed") == [0, 0]
-    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+    assert worst(trainer) < 1e-4
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_training_is_resumed_from_a_checkpoint(
+    train: Trainings,
     service_url: str,
-    policy: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     dynamic: bool,
@@ -46,11 +41,9 @@ def test_training_is_resumed_from_a_checkpoint(
     """The service gets the checkpoint's weights again; other prompts begin in another order."""
     caplog.set_level("INFO", "prorl_trl")
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
-    rollouts = ProRLRollout(service_url, dynamic_sampling=dynamic, **TWO_TURNS)
-    make_trainer(rollouts, policy, tmp_path, options=options).train()
+    train(dynamic_sampling=dynamic, options=options)
     before = version_at(service_url)
-    rollouts = ProRLRollout(service_url, dynamic_sampling=dynamic, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, options=options | {"max_steps": 2})
+    trainer = train.trainer(dynamic_sampling=dynamic, options=options | {"max_steps": 2})
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     assert trainer.state.global_step == 2
     assert logged(trainer, "prorl/policy_lag")[-1] == 0

@@ -14,15 +14,8 @@ from peft import LoraConfig
 from transformers import TrainerCallback
 
 from prorl_service.client import RolloutClient
-from prorl_trl import ProRLRollout
 from prorl_trl.fingerprint import fingerprint
-from tests.trl.training import TWO_TURNS, logged, make_trainer, pushed
-
-
-def worst(trainer: Any) -> float:
-    """Returns the largest difference of a logprob in all calls, training and evaluation."""
-    key = "sampling/sampling_logp_difference/max"
-    return max(logged(trainer, key) + logged(trainer, f"eval_{key}"))
+from tests.trl.training import Trainings, pushed, worst
 
 
 def double(model: Any) -> None:
@@ -60,32 +53,16 @@ EVERY_SUBSTEP: dict[str, Any] = {
 )
 @pytest.mark.parametrize("peft_config", [None, LoraConfig(r=4, target_modules=["q_proj"])])
 def test_weights_that_a_callback_changes_reach_the_engines(
-    service_url: str,
-    policy: Path,
-    tmp_path: Path,
-    event: str,
-    options: dict[str, Any],
-    peft_config: LoraConfig | None,
+    train: Trainings, event: str, options: dict[str, Any], peft_config: LoraConfig | None
 ) -> None:
     options = {"learning_rate": 1e-3, "num_generations_eval": 2, **options}
     options["per_device_eval_batch_size"] = 2
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(
-        rollouts,
-        policy,
-        tmp_path,
-        options=options,
-        callbacks=[Doubling(event)],
-        peft_config=peft_config,
-    )
-    trainer.train()
+    trainer = train(options=options, callbacks=[Doubling(event)], peft_config=peft_config)
     assert worst(trainer) < 1e-4
 
 
 @pytest.mark.processes
-def test_training_again_from_an_earlier_step_is_on_policy(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
+def test_training_again_from_an_earlier_step_is_on_policy(train: Trainings, tmp_path: Path) -> None:
     options = {
         "learning_rate": 1e-2,
         "save_strategy": "steps",
@@ -97,8 +74,7 @@ def test_training_again_from_an_earlier_step_is_on_policy(
         "metric_for_best_model": "eval_reward",
         "greater_is_better": False,
     }
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, options=options)
+    trainer = train.trainer(options=options)
     trainer.evaluate()
     trainer.train()
     trainer.evaluate()
@@ -108,19 +84,18 @@ def test_training_again_from_an_earlier_step_is_on_policy(
     double(trainer.model)
     trainer.evaluate()
     assert worst(trainer) < 1e-4
-    before = pushed(rollouts)
+    before = pushed(trainer)
     trainer.evaluate()
-    assert pushed(rollouts) == before
+    assert pushed(trainer) == before
 
 
 @pytest.mark.processes
-def test_equal_weights_are_pushed_once(service_url: str, policy: Path, tmp_path: Path) -> None:
+def test_equal_weights_are_pushed_once(train: Trainings, service_url: str) -> None:
     options = {"num_generations_eval": 2, "per_device_eval_batch_size": 2, "learning_rate": 0.0}
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, options=options)
+    trainer = train.trainer(options=options)
     trainer.evaluate()
     trainer.train()
-    assert len(pushed(rollouts)) == 1
+    assert len(pushed(trainer)) == 1
     with RolloutClient(service_url) as client:
         assert client.status().policy_version is not None
 

@@ -11,9 +11,8 @@ from trl import GRPOTrainer
 
 from prorl_service import local
 from prorl_service.client.saved import UnusableFile, read_rollouts, read_tasks
-from prorl_service.schemas import Rollout
 from prorl_trl import ProRLRollout
-from tests.trl.training import TWO_TURNS, logged, make_trainer
+from tests.trl.training import Trainings, logged
 
 pytestmark = pytest.mark.processes
 
@@ -31,60 +30,49 @@ def assert_same(one: GRPOTrainer, other: GRPOTrainer) -> None:
 
 
 def test_a_training_is_repeated_from_its_rollouts_to_the_same_weights(
-    service_url: str, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Trainings, service_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved, observed = tmp_path / "rollouts", list[Rollout]()
-    rollouts = ProRLRollout(service_url, save=saved, observe=observed.extend, **TWO_TURNS)
-    first = make_trainer(rollouts, policy, tmp_path, options=EVALUATED)
-    first.train()
+    saved = tmp_path / "rollouts"
+    first = train(save=saved, options=EVALUATED)
     assert f"watch the rollouts at {service_url}" in capsys.readouterr().err
     names = ["step-000001", "eval-000001", "step-000002", "eval-000002"]
     files = {"tasks.jsonl", *(f"{name}.jsonl" for name in names)}
     assert {path.name for path in saved.iterdir()} == files
     kept = [one for name in names for one in read_rollouts(saved / f"{name}.jsonl")]
-    assert kept == observed
+    assert kept == train.observed
     lines = (saved / "step-000001.jsonl").read_text().splitlines()
     assert len(lines) == 8
     assert all('"b64"' in line for line in lines)
     assert read_tasks(saved).keys() == {rollout.task_id for rollout in kept}
 
-    again = ProRLRollout(NOBODY, replay=saved, **TWO_TURNS)
-    second = make_trainer(again, policy, tmp_path, options=EVALUATED)
-    second.train()
+    second = train(url=NOBODY, replay=saved, options=EVALUATED)
     assert f"replayed from {saved}" in capsys.readouterr().err
     assert_same(first, second)
 
 
 def test_dynamic_sampling_is_replayed_with_the_groups_that_were_drawn(
-    service_url: str, policy: Path, tmp_path: Path
+    train: Trainings, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = TWO_TURNS | {"dynamic_sampling": True}
-    tasks: dict[str, Any] = {"faults": [None, "easy"] * 4}
-    rollouts = ProRLRollout(service_url, save=tmp_path / "saved", **options)
-    first = make_trainer(rollouts, policy, tmp_path, **tasks)
-    first.train()
-    again = ProRLRollout(NOBODY, replay=tmp_path / "saved", **options)
-    second = make_trainer(again, policy, tmp_path, **tasks)
-    second.train()
+    options: dict[str, Any] = {"dynamic_sampling": True, "faults": [None, "easy"] * 4}
+    first = train(save=tmp_path / "saved", **options)
+    second = train(url=NOBODY, replay=tmp_path / "saved", **options)
     for name in LEARNT:
         assert logged(first, name) == logged(second, name) != []
 
 
-def saved_run(url: str, policy: Path, directory: Path) -> Path:
-    rollouts = ProRLRollout(url, save=directory / "saved", **TWO_TURNS)
-    make_trainer(rollouts, policy, directory, options={"max_steps": 1}).train()
-    return directory / "saved"
+@pytest.fixture
+def saved(train: Trainings, tmp_path: Path) -> Path:
+    """Returns the directory of a run of one step."""
+    train(save=tmp_path / "saved", options={"max_steps": 1})
+    return tmp_path / "saved"
 
 
 def test_another_run_than_the_one_that_was_saved_is_refused_in_one_line(
-    service_url: str, policy: Path, tmp_path: Path
+    train: Trainings, saved: Path
 ) -> None:
-    saved = saved_run(service_url, policy, tmp_path)
-
     def problem(**changes: Any) -> str:
-        again = ProRLRollout(NOBODY, replay=saved, **TWO_TURNS)
         with pytest.raises(UnusableFile) as refused:
-            make_trainer(again, policy, tmp_path, **changes).train()
+            train(url=NOBODY, replay=saved, **changes)
         assert "seed" in refused.value.hint
         return refused.value.message
 
@@ -98,27 +86,23 @@ def test_another_run_than_the_one_that_was_saved_is_refused_in_one_line(
     assert "there is no step 2: there is step 1" in problem()
 
 
-def test_a_file_that_was_changed_is_refused_with_its_line(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    saved = saved_run(service_url, policy, tmp_path)
+def test_a_file_that_was_changed_is_refused_with_its_line(train: Trainings, saved: Path) -> None:
     file = saved / "step-000001.jsonl"
     lines = file.read_text().splitlines()
     broken = json.loads(lines[2])
     broken["trajectory"]["segments"][0]["loss_mask"]["runs"][0][1] += 1
     file.write_text("\n".join([*lines[:2], json.dumps(broken), *lines[3:]]))
     with pytest.raises(UnusableFile, match=r"step-000001\.jsonl, line 3: not a rollout: .*long as"):
-        make_trainer(ProRLRollout(NOBODY, replay=saved, **TWO_TURNS), policy, tmp_path).train()
+        train(url=NOBODY, replay=saved)
 
 
 def test_a_restarted_training_replaces_its_steps_and_says_so(
-    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train: Trainings, saved: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    saved = saved_run(service_url, policy, tmp_path)
     before = [one.rollout_id for one in read_rollouts(saved / "step-000001.jsonl")]
     tasks = (saved / "tasks.jsonl").read_text()
-    assert "up to" not in caplog.text
-    saved_run(service_url, policy, tmp_path)
+    assert not [one for one in caplog.get_records("setup") if "up to" in one.getMessage()]
+    train(save=saved, options={"max_steps": 1})
     assert "has rollouts up to step 1" in caplog.text
     after = [one.rollout_id for one in read_rollouts(saved / "step-000001.jsonl")]
     assert len(before) == len(after) == 8
@@ -127,18 +111,17 @@ def test_a_restarted_training_replaces_its_steps_and_says_so(
 
 
 def test_failed_rollouts_are_saved_even_if_they_end_the_training(
-    alone: str, policy: Path, tmp_path: Path
+    train_alone: Trainings, tmp_path: Path
 ) -> None:
-    rollouts = ProRLRollout(alone, save=tmp_path / "saved", on_failure="raise", **TWO_TURNS)
     faults = ["agent", *[None] * 7]
     with pytest.raises(Exception, match="this agent always fails"):
-        make_trainer(rollouts, policy, tmp_path, faults=faults).train()
+        train_alone(save=tmp_path / "saved", on_failure="raise", faults=faults)
     states = [one.state.value for one in read_rollouts(tmp_path / "saved" / "step-000001.jsonl")]
     assert states == ["failed"] * 4 + ["done"] * 4
 
 
 def test_directories_that_cannot_be_used_are_refused(
-    idle_url: str, policy: Path, tmp_path: Path
+    train: Trainings, idle_url: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="would replace what replay reads"):
         ProRLRollout(NOBODY, save=tmp_path, replay=str(tmp_path))
@@ -149,6 +132,5 @@ def test_directories_that_cannot_be_used_are_refused(
         ({"save": tmp_path / "file" / "x"}, "Not a directory"),
     ]
     for options, problem in cases:
-        rollouts = ProRLRollout(idle_url, **options, **TWO_TURNS)
         with pytest.raises(UnusableFile, match=problem):
-            make_trainer(rollouts, policy, tmp_path).train()
+            train(url=idle_url, **options)

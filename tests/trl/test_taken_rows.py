@@ -11,17 +11,23 @@ import pytest
 import torch
 from peft import LoraConfig
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.off_policy import PolicyDiffers
 from prorl_service.inference.engine.tiny import build_tiny_model
-from prorl_service.schemas import Rollout, Sampling
+from prorl_service.schemas import Sampling
 from prorl_trl import ProRLRollout
 from prorl_trl.pushes import Pushes
 from prorl_trl.represented import NotRepresented, Representation
-from tests.trl.training import SERVICE_OPTIONS, SMALL, TWO_TURNS, dataset, logged, make_trainer
+from tests.trl.training import (
+    SERVICE_OPTIONS,
+    TWO_TURNS,
+    Trainings,
+    logged,
+    make_trainer,
+)
 
 pytestmark = pytest.mark.processes
 Dict = dict[str, Any]
@@ -53,8 +59,8 @@ def trip(trainer: GRPOTrainer, caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_another_runs_weights_in_the_engine_are_noticed(
+    train: Trainings,
     service_url: str,
-    policy: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,8 +75,7 @@ def test_another_runs_weights_in_the_engine_are_noticed(
         arguments = {"method": "reload_weights", "kwargs": {"weights_path": str(other)}}
         httpx.post(f"{engine.url}/collective_rpc", json=arguments).raise_for_status()
 
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, options=EXACT)
+    trainer = train.trainer(options=EXACT)
     push = Pushes.push_if_changed
 
     def push_and_replace(pushes: Pushes) -> None:
@@ -86,10 +91,9 @@ def test_another_runs_weights_in_the_engine_are_noticed(
 
 
 def test_an_engine_that_nobody_updates_is_noticed(
-    alone: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train_alone: Trainings, policy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rollouts = ProRLRollout(alone, weights="none", **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path)
+    trainer = train_alone.trainer(weights="none")
     text = trip(trainer, caplog)
     assert "step 2: engine and trainer differ by" in text
     assert "not all of the policy reaches the engines" in text
@@ -115,16 +119,12 @@ def test_a_head_that_drifts_from_the_engines_is_noticed(
 
 
 @pytest.mark.filterwarnings("ignore:Model has:UserWarning")
-def test_a_head_that_is_trained_apart_is_refused_before_the_first_rollout(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
+def test_a_head_that_is_trained_apart_is_refused_before_the_first_rollout(train: Trainings) -> None:
     config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
-    observed: list[Rollout] = []
-    rollouts = ProRLRollout(service_url, observe=observed.extend, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, peft_config=config)
+    trainer = train.trainer(peft_config=config)
     with pytest.raises(NotRepresented, match="ensure_weight_tying=True"):
         trainer.train()
-    assert not observed
+    assert not train.observed
 
 
 @pytest.fixture(params=["raw", "hot"])
@@ -142,11 +142,13 @@ def liar(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_logprobs_of_another_temperature_are_noticed_at_once(
-    liar: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train: Trainings, liar: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sampling = Sampling(temperature=0.5, max_tokens_per_turn=8)
-    rollouts = ProRLRollout(liar, **TWO_TURNS | {"sampling": sampling})
-    trainer = make_trainer(rollouts, tmp_path / "peaked", tmp_path, options={"temperature": 0.5})
+    options = {"temperature": 0.5}
+    trainer = train.trainer(
+        url=liar, sampling=sampling, policy=tmp_path / "peaked", options=options
+    )
     text = trip(trainer, caplog)
     assert "step 1: engine and trainer differ by" in text
     assert "processed_logprobs" in text
@@ -154,22 +156,15 @@ def test_logprobs_of_another_temperature_are_noticed_at_once(
     assert "ensure_weight_tying" not in text
 
 
-def test_dropout_is_noticed_and_named(
-    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dropout_is_noticed_and_named(train: Trainings, caplog: pytest.LogCaptureFixture) -> None:
     config = LoraConfig(r=8, target_modules="all-linear", lora_dropout=0.5, init_lora_weights=False)
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, options=EXACT, peft_config=config)
+    trainer = train.trainer(options=EXACT, peft_config=config)
     assert "lora_dropout" in trip(trainer, caplog)
 
 
 @pytest.mark.parametrize("fault", ["scale", "epsilon", "rotation"])
 def test_a_cause_that_no_check_knows_is_noticed(
-    service_url: str,
-    policy: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    fault: str,
+    train: Trainings, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     """The trainer's forward is not the engine's any more, with the same weights."""
 
@@ -182,8 +177,7 @@ def test_a_cause_that_no_check_knows_is_noticed(
         else:
             inner.rotary_emb.register_forward_hook(lambda *given: (given[-1][0], -given[-1][1]))
 
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, options=EXACT, callbacks=[At(patch)])
+    trainer = train.trainer(options=EXACT, callbacks=[At(patch)])
     text = trip(trainer, caplog)
     assert "step 3: engine and trainer differ by" in text
     assert "compute the model by different code" in text
@@ -206,18 +200,14 @@ def test_a_cause_that_no_check_knows_is_noticed(
 @pytest.mark.parametrize("peft_config", [None, LoraConfig(r=4, target_modules=["q_proj"])])
 @pytest.mark.filterwarnings("ignore:mask_truncated_completions:UserWarning")
 def test_clean_runs_are_silent(
-    service_url: str,
-    policy: Path,
-    tmp_path: Path,
+    train: Trainings,
     caplog: pytest.LogCaptureFixture,
     options: Dict,
     peft_config: LoraConfig | None,
 ) -> None:
     options = {"num_generations_eval": 2, **EXACT, **options}
     sampling = Sampling(temperature=options.get("temperature", 1.0), max_tokens_per_turn=8)
-    rollouts = ProRLRollout(service_url, **TWO_TURNS | {"sampling": sampling})
-    trainer = make_trainer(rollouts, policy, tmp_path, options=options, peft_config=peft_config)
-    trainer.train()
+    trainer = train(sampling=sampling, options=options, peft_config=peft_config)
     trainer.evaluate()
     assert "prorl_trl.taken" not in {record.name for record in caplog.records}
     measured = logged(trainer, "prorl/off_policy")
@@ -310,16 +300,9 @@ class ShiftsLogprobs(GRPOTrainer):  # type: ignore[misc]
     ],
 )
 def test_a_subclass_that_changes_rows_is_stopped_before_its_first_step(
-    service_url: str, policy: Path, tmp_path: Path, kind: type[GRPOTrainer], message: str
+    train: Trainings, kind: type[GRPOTrainer], message: str
 ) -> None:
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    trainer = kind(
-        model=str(policy),
-        args=GRPOConfig(output_dir=str(tmp_path), **SMALL),
-        train_dataset=dataset([None] * 8),
-        rollout_func=rollouts,
-        reward_funcs=rollouts.reward_funcs,
-    )
+    trainer = train.trainer(trainer_class=kind)
     with pytest.raises(PolicyDiffers, match=f"step 1: .*{message}") as error:
         trainer.train()
     assert "a subclass of the trainer" in error.value.hint

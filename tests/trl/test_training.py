@@ -7,57 +7,46 @@ from statistics import fmean
 import pytest
 
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import Rollout, Sampling
-from prorl_trl import ProRLRollout
-from tests.trl.training import TWO_TURNS, logged, make_trainer, pushed
+from prorl_service.schemas import Sampling
+from tests.trl.training import Trainings, logged, pushed, worst
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("weights", ["auto", "directory"])
 def test_engine_and_trainer_agree_on_every_token_after_every_update(
-    service_url: str, policy: Path, tmp_path: Path, weights: str
+    train: Trainings, service_url: str, tmp_path: Path, weights: str
 ) -> None:
     target = tmp_path / "weights" if weights == "directory" else weights
-    observed: list[Rollout] = []
-    rollouts = ProRLRollout(service_url, weights=target, observe=observed.extend, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, options={"num_generations_eval": 2})
-    trainer.train()
-    assert len({rollout.rollout_id for rollout in observed}) == 16
+    trainer = train(weights=target, options={"num_generations_eval": 2})
+    assert len({rollout.rollout_id for rollout in train.observed}) == 16
     trainer.evaluate()
-    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
-    assert max(logged(trainer, "eval_sampling/sampling_logp_difference/max")) < 1e-4
+    assert worst(trainer) < 1e-4
     assert min(logged(trainer, "grad_norm")) > 0
     assert logged(trainer, "prorl/turns") == [2, 2]
     assert logged(trainer, "prorl/failed") == [0, 0]
     assert logged(trainer, "prorl/policy_lag") == [0, 0]
     assert all(0 <= reward <= 1 for reward in logged(trainer, "rewards/prorl_reward/mean"))
     with RolloutClient(service_url) as client:
-        assert client.status().policy_version == pushed(rollouts)[0] + 2
+        assert client.status().policy_version == pushed(trainer)[0] + 2
 
 
-def test_trl_measures_nothing_without_correction(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    rollouts = ProRLRollout(service_url, importance_sampling="off", **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path)
-    trainer.train()
+def test_trl_measures_nothing_without_correction(train: Trainings) -> None:
+    trainer = train(importance_sampling="off")
     assert logged(trainer, "prorl/policy_lag") == [0, 0]
     assert logged(trainer, "sampling/sampling_logp_difference/max") == []
 
 
-def test_weights_of_engines_can_be_left_alone(alone: str, policy: Path, tmp_path: Path) -> None:
+def test_weights_of_engines_can_be_left_alone(train_alone: Trainings, alone: str) -> None:
     with RolloutClient(alone) as client:
         before = client.status().policy_version
         # The comparison of logprobs would end this training: nobody updates the engine.
-        rollouts = ProRLRollout(alone, weights="none", importance_sampling="off", **TWO_TURNS)
-        trainer = make_trainer(rollouts, policy, tmp_path)
-        trainer.train()
+        trainer = train_alone(weights="none", importance_sampling="off")
         assert client.status().policy_version == before
     assert logged(trainer, "prorl/policy_lag") == []
 
 
-def test_trl_updates_its_own_vllm_server(alone: str, policy: Path, tmp_path: Path) -> None:
+def test_trl_updates_its_own_vllm_server(train_alone: Trainings) -> None:
     """Uses `use_vllm=True, vllm_mode="server"`, with an engine that only counts updates."""
 
     class VllmGeneration:
@@ -66,8 +55,7 @@ def test_trl_updates_its_own_vllm_server(alone: str, policy: Path, tmp_path: Pat
         def sync_weights(self) -> None:
             self.updates += 1
 
-    rollouts = ProRLRollout(alone, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, options={"vllm_mode": "server"})
+    trainer = train_alone.trainer(options={"vllm_mode": "server"})
     trainer.use_vllm, trainer.vllm_generation = True, VllmGeneration()
     trainer._last_loaded_step = -1
     trainer.train()
@@ -76,17 +64,12 @@ def test_trl_updates_its_own_vllm_server(alone: str, policy: Path, tmp_path: Pat
     assert len(logged(trainer, "sampling/sampling_logp_difference/max")) == 2
 
 
-def test_the_longest_segment_is_trained_on_and_the_rest_is_counted(
-    service_url: str, policy: Path, tmp_path: Path
-) -> None:
-    observed: list[Rollout] = []
-    rollouts = ProRLRollout(service_url, segments="longest", observe=observed.extend, **TWO_TURNS)
-    trainer = make_trainer(rollouts, policy, tmp_path, agent="forgetful")
-    trainer.train()
+def test_the_longest_segment_is_trained_on_and_the_rest_is_counted(train: Trainings) -> None:
+    trainer = train(segments="longest", agent="forgetful")
     assert logged(trainer, "prorl/failed") == [0, 0]
     sampled = [
         [sum(segment.loss_mask) for segment in one.trajectory.segments]
-        for one in observed
+        for one in train.observed
         if one.trajectory
     ]
     assert {len(one) for one in sampled} == {2}
@@ -96,17 +79,16 @@ def test_the_longest_segment_is_trained_on_and_the_rest_is_counted(
     assert logged(trainer, "completions/mean_length") == pytest.approx(trained)
     left_out = [fmean(min(one) for one in step) for step in steps]
     assert logged(trainer, "prorl/left_out_tokens") == pytest.approx(left_out)
-    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+    assert worst(trainer) < 1e-4
     assert min(logged(trainer, "grad_norm")) > 0
 
 
 def test_completion_length_limits_rollouts_and_cut_ones_are_not_trained_on(
-    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train: Trainings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rollouts = ProRLRollout(service_url, sampling=Sampling(max_tokens_per_turn=4))
     options = {"max_steps": 1, "max_completion_length": 6}
-    trainer = make_trainer(rollouts, policy, tmp_path, options=options)
-    trainer.train()
+    sampling = Sampling(max_tokens_per_turn=4)
+    trainer = train(overlong="mask", sampling=sampling, options=options)
     assert logged(trainer, "prorl/overlong") == [1]
     assert logged(trainer, "grad_norm") == [0]
     assert not math.isnan(logged(trainer, "reward")[0])

@@ -1,13 +1,14 @@
 """Data sets, options and trainers for the training tests and their worker processes."""
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from prorl_service.schemas import Sampling
+from prorl_service.schemas import Rollout, Sampling
 from prorl_trl import ProRLRollout, with_task
 
 ALL_FAIL = "the last 32 rollouts all failed"
@@ -36,6 +37,10 @@ TWO_TURNS: dict[str, Any] = {
     "sampling": Sampling(max_tokens_per_turn=8),
     "deadline_s": 60,
 }
+
+
+TRAINERS = {"callbacks", "peft_config", "processing_class"}
+"""Arguments of `GRPOTrainer`, beside those of `make_trainer`."""
 
 
 class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -93,11 +98,41 @@ def make_trainer(
     )
 
 
+class Trainings:
+    """Trainings of one test on one service; `observed` has all of their rollouts."""
+
+    def __init__(self, url: str, policy: Path, output: Path) -> None:
+        self.url, self.policy, self.output = url, policy, output
+        self.observed: list[Rollout] = []
+
+    def trainer(self, **given: Any) -> Any:
+        """`given`: arguments of `make_trainer`, other `policy` and `url`, and options of
+        `ProRLRollout`; what is not given is as in `TWO_TURNS`."""
+        names = signature(make_trainer).parameters.keys() | TRAINERS
+        arguments = {name: given.pop(name) for name in names & given.keys()}
+        options = {"observe": self.observed.extend, **TWO_TURNS, **given}
+        rollouts = ProRLRollout(options.pop("url", self.url), **options)
+        policy = arguments.pop("policy", self.policy)
+        return make_trainer(rollouts, policy, self.output, **arguments)
+
+    def __call__(self, **given: Any) -> Any:
+        """Returns a trainer that has trained."""
+        trainer = self.trainer(**given)
+        trainer.train()
+        return trainer
+
+
+def worst(trainer: Any) -> float:
+    """Returns the largest difference of a logprob in all calls, training and evaluation."""
+    key = "sampling/sampling_logp_difference/max"
+    return max(logged(trainer, key) + logged(trainer, f"eval_{key}"))
+
+
 def logged(trainer: GRPOTrainer, key: str) -> list[float]:
     return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
-def pushed(rollouts: ProRLRollout) -> list[int]:
-    """Returns the versions of all pushes of a training."""
-    assert rollouts._training is not None
-    return rollouts._training.pushes.own
+def pushed(trainer: Any) -> list[int]:
+    """Returns the versions of all pushes of a trainer that has met its rollouts."""
+    versions: list[int] = trainer.rollout_func._training.pushes.own
+    return versions

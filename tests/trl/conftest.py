@@ -1,6 +1,8 @@
 """A real service on a real engine with a tiny random policy, each in its own process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from prorl_service import local
 from prorl_service.client.policy import _held as held_policies
 from prorl_service.inference.engine.tiny import build_tiny_model
 from tests import vllm_engine
+from tests.faults.processes import port_to_come_back_to
 from tests.trl.status_service import status_service
 from tests.trl.training import SERVICE_OPTIONS, Trainings
 
@@ -75,6 +78,34 @@ def alone(policy: Path, tmp_path: Path) -> Iterator[str]:
         local.service([engine.url], log=tmp_path / "service.log", options=options) as service,
     ):
         yield service.url
+
+
+class RestartedService:
+    """A service, on an engine of its own, that can be started again at its port."""
+
+    def __init__(self, running: ExitStack, policy: Path, directory: Path, *options: str) -> None:
+        log = directory / "engine.log"
+        engine = running.enter_context(local.engine(policy, log=log))
+        self._running, self._log, self._options = running, directory / "service.log", options
+        self._engine, self._port = engine.url, port_to_come_back_to()
+        self.start()
+
+    def start(self) -> None:
+        options = [*SERVICE_OPTIONS, *self._options]
+        service = local.service([self._engine], log=self._log, port=self._port, options=options)
+        self.process = self._running.enter_context(service)
+        self.url = self.process.url
+
+    def restart(self) -> None:
+        self.process.kill()
+        self.start()
+
+
+@pytest.fixture
+def start_service(policy: Path, tmp_path: Path) -> Iterator[Callable[..., RestartedService]]:
+    """Yields a function of options of `prorl serve`."""
+    with ExitStack() as running:
+        yield partial(RestartedService, running, policy, tmp_path)
 
 
 @pytest.fixture

@@ -1,20 +1,24 @@
 """AsyncGRPOTrainer in real training on CPU, against a real service and engine."""
 
+import logging
 import math
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.client.off_policy import PolicyDiffers
 from prorl_service.schemas import Limits, Rollout, RolloutState, Sampling, Segment
 from prorl_trl.async_rollouts import RolloutWorkerFailed
 from prorl_trl.convert import GroupMaker
+from prorl_trl.represented import NotRepresented
 from tests.trl.async_training import (
     TWO_TURNS,
     is_idle,
@@ -166,3 +170,75 @@ def test_a_base_model_is_trained_on_rollouts_that_its_template_ends(
     assert {tokenizer.convert_tokens_to_ids(END_OF_TURN)} < ends
     assert logged(trainer, "prorl/failed") == [0]
     assert logged(trainer, "grad_norm")[0] > 0
+
+
+# --- what the trainer takes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight_sync_steps", [1, 2])
+def test_a_clean_run_is_silent_and_exact(
+    service_url: str,
+    policy: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    weight_sync_steps: int,
+) -> None:
+    config = make_config(tmp_path, weight_sync_steps=weight_sync_steps, logging_steps=1)
+    worker = make_worker(service_url, config)
+    trainer = make_async_trainer(service_url, policy, config, worker)
+    trainer.train()
+    measured = logged(trainer, "prorl/off_policy")
+    assert measured
+    assert max(measured) < 1e-4
+    assert "prorl_trl.taken" not in {record.name for record in caplog.records}
+
+
+class At(TrainerCallback):  # type: ignore[misc]
+    """Patches the trainer's forward before its first step."""
+
+    def on_step_begin(self, *_: Any, model: Any, **__: Any) -> None:
+        model.model.layers[0].input_layernorm.variance_epsilon = 1.0
+
+
+def test_a_forward_that_is_not_the_engines_is_noticed(
+    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config(tmp_path, max_steps=1)
+    worker = make_worker(service_url, config)
+    trainer = make_async_trainer(service_url, policy, config, worker, callbacks=[At()])
+    with caplog.at_level(logging.WARNING, "prorl_trl.taken"):
+        try:
+            trainer.train()
+            text = caplog.text
+        except PolicyDiffers as error:
+            text = f"{error.message} {error.hint}"
+    assert "step 1: engine and trainer differ by" in text
+    assert "compute the model by different code" in text
+
+
+def test_changed_samples_end_training(service_url: str, policy: Path, tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    worker = make_worker(service_url, config)
+    new_sample = worker._new_sample
+
+    def changed(**fields: Any) -> Any:
+        mask = fields["completion_mask"].copy()
+        mask[-1] = 0
+        return new_sample(**fields | {"completion_mask": mask})
+
+    worker._new_sample = changed
+    trainer = make_async_trainer(service_url, policy, config, worker)
+    with pytest.raises(PolicyDiffers, match=r"step 1: the loss takes .* no sample of the worker"):
+        trainer.train()
+
+
+@pytest.mark.filterwarnings("ignore:Model has:UserWarning")
+def test_a_head_that_is_trained_apart_is_refused_before_the_first_rollout(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path)
+    worker = make_worker(service_url, config)
+    peft_config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
+    trainer = make_async_trainer(service_url, policy, config, worker, peft_config=peft_config)
+    with pytest.raises(NotRepresented, match="ensure_weight_tying=True"):
+        trainer.train()

@@ -1,4 +1,4 @@
-"""Trainers that would train wrongly, refused before they begin."""
+"""Trainers and options that would train wrongly, refused before they begin."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,12 @@ import pytest
 from trl import GRPOTrainer
 
 from prorl_service import neighbours
+from prorl_service.client.overlong import SoftPunishment
 from prorl_service.neighbours import UntestedRelease
-from prorl_service.schemas import Sampling
+from prorl_service.schemas import Limits, Sampling
+from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import ProRLRollout, checks
+from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
 from tests.trl.training import make_trainer
 
 
@@ -78,6 +81,52 @@ def test_an_unsupported_trl_is_named(idle_url: str, monkeypatch: pytest.MonkeyPa
         ProRLRollout(idle_url)
 
 
-def test_a_misspelt_weights_option_is_refused(idle_url: str) -> None:
-    with pytest.raises(ValueError, match="'strem'"):
-        ProRLRollout(idle_url, weights="strem")
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"importance_sampling": "on"}, "importance_sampling='on': .*'auto' or 'off'"),
+        ({"overlong": "Mask"}, "overlong='Mask': .*'mask' or 'keep'; .*SoftPunishment"),
+        ({"overlong": "drop"}, "overlong='drop'"),
+        ({"segments": "all"}, "segments='all': .*'refuse', 'longest' or 'last'"),
+        ({"on_failure": "ignore"}, "on_failure='ignore': .*'unscorable' or 'raise'"),
+        ({"wire": "msgpack"}, "wire='msgpack': .*'packed' or 'json'"),
+        ({"dynamic_sampling": "yes"}, "dynamic_sampling='yes': .*boolean; .*SamplerSpec"),
+        ({"deadline_s": 0}, "deadline_s=0: .*greater than 0"),
+        ({"limits": 5}, "limits=5: .*Limits"),
+        ({"limits": {"max_turn": 5}}, "limits={'max_turn': 5}"),
+        ({"weights": "strem"}, "weights='strem': use 'auto'"),
+        ({"observe": "print"}, "observe='print': .*callable"),
+    ],
+)
+def test_a_refused_option_lists_its_allowed_values(
+    idle_url: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ProRLRollout(idle_url, **options)
+
+
+def test_allowed_values_are_accepted(idle_url: str) -> None:
+    punishment = SoftPunishment(8, 4)
+    assert ProRLRollout(idle_url, overlong="keep", dynamic_sampling=True)
+    assert ProRLRollout(idle_url, overlong=punishment, dynamic_sampling=SamplerSpec(), token=None)
+    assert ProRLRollout(idle_url, limits=Limits(max_turns=3), deadline_s=20, observe=print)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overlong": "Mask"}, "'mask' or 'keep'"),
+        ({"wire": "msgpack"}, "'packed' or 'json'"),
+        ({"deadline_s": -1}, "greater than 0"),
+    ],
+)
+def test_the_asynchronous_worker_checks_its_options(
+    idle_url: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ProRLRolloutWorker(idle_url, None, None, **options)
+    with pytest.raises(ValueError, match="deadline_s=-1"):
+        ProRLWeightTransfer(idle_url, deadline_s=-1)

@@ -1,13 +1,12 @@
 """Dynamic sampling in real GRPO training: every step trains on informative groups only."""
 
-from contextlib import ExitStack
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.trainable import SoftPunishment
 from prorl_service.client.sampling import AllGroupsFail
@@ -15,10 +14,9 @@ from prorl_service.schemas import TERMINAL_STATES, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_trl import calls, checks
 from prorl_trl.draws import prompts_without_end
-from tests.faults.processes import port_to_come_back_to
+from tests.trl.conftest import RestartedService
 from tests.trl.training import (
     ALL_FAIL,
-    SERVICE_OPTIONS,
     Trainings,
     dataset,
     logged,
@@ -109,34 +107,24 @@ def test_long_rollouts_are_punished_for_their_sampled_tokens(train: Trainings) -
 @pytest.mark.parametrize("has_journal", [True, False])
 def test_training_survives_a_restart_of_the_service(
     train: Trainings,
-    policy: Path,
+    start_service: Callable[..., RestartedService],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     has_journal: bool,
 ) -> None:
     """The service is killed while a draw is open."""
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 0)
-    port, polls, follow = port_to_come_back_to(), count(), RolloutClient.sampler
+    polls, follow = count(), RolloutClient.sampler
     journal = ["--journal", str(tmp_path / "journal.sqlite"), "--resume"] if has_journal else []
-    with ExitStack() as running:
-        engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
+    service = start_service(*journal, "--run-workers", "2")
 
-        def start_service() -> local.LocalProcess:
-            options = [*SERVICE_OPTIONS, *journal, "--run-workers", "2"]
-            log = tmp_path / "service.log"
-            service = local.service([engine.url], log=log, port=port, options=options)
-            return running.enter_context(service)
+    def poll(*args: Any) -> SamplerStatus:
+        if next(polls) == 3:
+            service.restart()
+        return follow(*args)
 
-        first = start_service()
-
-        def poll(*args: Any) -> SamplerStatus:
-            if next(polls) == 3:
-                first.kill()
-                start_service()
-            return follow(*args)
-
-        monkeypatch.setattr(RolloutClient, "sampler", poll)
-        trainer = train(url=first.url, dynamic_sampling=True, faults=MIX, options=STEPS)
+    monkeypatch.setattr(RolloutClient, "sampler", poll)
+    trainer = train(url=service.url, dynamic_sampling=True, faults=MIX, options=STEPS)
     assert next(polls) > 3
     assert logged(trainer, "frac_reward_zero_std") == [0] * 4
     assert logged(trainer, "prorl/failed") == [0] * 4

@@ -20,6 +20,7 @@ from prorl_service.schemas import BackendState, Rollout, RolloutState
 from prorl_trl import ProRLRollout, RolloutsFailed, calls, rollout
 from tests import vllm_engine
 from tests.tokens.swapped_model import with_tokens_swapped
+from tests.trl.conftest import RestartedService
 from tests.trl.status_service import status_service
 from tests.trl.training import (
     ALL_FAIL,
@@ -116,34 +117,17 @@ def _in_the_second_step(call: Callable[[], None], monkeypatch: pytest.MonkeyPatc
 
 def test_training_survives_a_restart_of_the_service(
     train: Trainings,
-    policy: Path,
-    tmp_path: Path,
+    start_service: Callable[..., RestartedService],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The service is killed in the second step, when one of eight rollouts is received."""
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 0)
-    port = local.free_port()
-
-    with ExitStack() as running:
-        engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
-
-        def start_service() -> local.LocalProcess:
-            options = [*SERVICE_OPTIONS, "--run-workers", "1"]
-            log = tmp_path / "service.log"
-            service = local.service([engine.url], log=log, port=port, options=options)
-            return running.enter_context(service)
-
-        first = start_service()
-
-        def restart() -> None:
-            first.kill()
-            start_service()
-
-        _in_the_second_step(restart, monkeypatch)
-        trainer = train(url=first.url)
-        with RolloutClient(first.url) as client:
-            status = client.status()
+    service = start_service("--run-workers", "1")
+    _in_the_second_step(service.restart, monkeypatch)
+    trainer = train(url=service.url)
+    with RolloutClient(service.url) as client:
+        status = client.status()
     assert "no longer knows the rollouts" in caplog.text
     assert len({one.rollout_id for one in train.observed}) == len(train.observed) == 16
     assert status.policy_version == 3, "weights were pushed twice, and again after the restart"
@@ -153,30 +137,22 @@ def test_training_survives_a_restart_of_the_service(
 
 
 def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(
-    train: Trainings, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Trainings,
+    start_service: Callable[..., RestartedService],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    port, sampled = local.free_port(), tmp_path / "sampled"
-    options = ["--journal", str(tmp_path / "journal"), "--resume", "--run-workers", "2"]
+    sampled, journal = tmp_path / "sampled", str(tmp_path / "journal")
+    service = start_service("--journal", journal, "--resume", "--run-workers", "2")
 
-    with ExitStack() as running:
-        engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
+    def restart() -> None:
+        time.sleep(0.25)
+        service.process.process.send_signal(signal.SIGTERM)
+        service.process.process.wait(60)
+        service.start()
 
-        def start_service() -> local.LocalProcess:
-            log = tmp_path / "service.log"
-            given = [*SERVICE_OPTIONS, *options]
-            service = local.service([engine.url], log=log, port=port, options=given)
-            return running.enter_context(service)
-
-        first = start_service()
-
-        def restart() -> None:
-            time.sleep(0.25)
-            first.process.send_signal(signal.SIGTERM)
-            first.process.wait(60)
-            start_service()
-
-        _in_the_second_step(restart, monkeypatch)
-        trainer = train(url=first.url, faults=[str(sampled)] * 8)
+    _in_the_second_step(restart, monkeypatch)
+    trainer = train(url=service.url, faults=[str(sampled)] * 8)
     assert len({one.rollout_id for one in train.observed}) == len(train.observed) == 16
     assert len(sampled.read_text().splitlines()) == 16 * 2
     assert [turn for one in train.observed for turn in one.resumed]

@@ -89,13 +89,17 @@ class InflightGroups:
                 self._ended[rollout.rollout_id] = rollout
                 group = self._inflight[rollout.group_id]
                 if all(rollout_id in self._ended for rollout_id in group.rollout_ids()):
-                    return self._take(group)
+                    del self._inflight[group.group_id]
+                    self._client.acknowledge([group.group_id])
+                    return group.group_id, [self._ended.pop(one) for one in group.rollout_ids()]
         except WaitTimeout:
             pass
         except ServiceCallError as error:
             if error.http_status != 404:
                 raise
-            self._submit_again()
+            # The service was restarted and remembers nothing.
+            self._ended.clear()
+            self._client.submit(list(self._inflight.values()), invalid="fail")
         return None
 
     def _begin(self, waiting: int) -> None:
@@ -112,17 +116,6 @@ class InflightGroups:
     def _missing(self) -> list[str]:
         ids = [one for group in list(self._inflight.values()) for one in group.rollout_ids()]
         return [one for one in ids if one not in self._ended]
-
-    def _take(self, group: Group) -> EndedGroup:
-        del self._inflight[group.group_id]
-        rollouts = [self._ended.pop(rollout_id) for rollout_id in group.rollout_ids()]
-        self._client.acknowledge([group.group_id])
-        return group.group_id, rollouts
-
-    def _submit_again(self) -> None:
-        """Resubmits everything: the service was restarted and remembers nothing."""
-        self._ended.clear()
-        self._client.submit(list(self._inflight.values()), invalid="fail")
 
     def cancel(self, client: RolloutClient) -> None:
         if missing := self._missing():

@@ -29,13 +29,13 @@ from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, checks, convert
 from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, InflightGroups
 from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
-from prorl_trl.async_taken import GivenSamples, trainer_of, watch_losses
 from prorl_trl.calls import RolloutsFailed
 from prorl_trl.checks import checked
 from prorl_trl.convert import LEASE_S, GroupMaker, Overlong
 from prorl_trl.rollout import FIRST_CONTACT_S
 from prorl_trl.service import TrainersService
 from prorl_trl.settings import sampling_of
+from prorl_trl.taken import GivenSamples, trainer_of, watch_losses
 from prorl_trl.weights import PolicyWeights, WeightsSender, checkpoint_names, of_checkpoint
 
 logger = logging.getLogger(__name__)

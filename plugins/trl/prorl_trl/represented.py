@@ -82,7 +82,8 @@ def _check_names(model: Any, sent: Mapping[str, torch.Size]) -> None:
                 f"{wanted} of that name",
                 hint="give trainer and engines one checkpoint",
             )
-    frozen = {name for name, _ in _untrained(model)}
+    named = model.named_parameters()
+    frozen = {checkpoint_name(name) for name, one in named if not one.requires_grad}
     if missing := shapes.keys() - sent.keys() - frozen:
         raise NotRepresented(
             f"the engines' checkpoint has {min(missing)}, this policy has not",
@@ -114,12 +115,10 @@ def _check_tie(model: Any) -> None:
     sides = base.get_input_embeddings(), base.get_output_embeddings()
     storages = [{_place(one) for one in side.parameters()} for side in sides]
     is_trained = any(one.requires_grad for side in sides for one in side.parameters())
-    if storages[0] != storages[1] and (is_trained or not _are_equal(*sides)):
+    if storages[0] == storages[1]:
+        return
+    if is_trained or not torch.equal(*(side.weight.detach().cpu() for side in sides)):
         raise NotRepresented(UNTIED)
-
-
-def _are_equal(first: Any, second: Any) -> bool:
-    return torch.equal(first.weight.detach().cpu(), second.weight.detach().cpu())
 
 
 def _place(parameter: Any) -> Any:
@@ -217,12 +216,6 @@ def head_name(model: Any) -> str:
     base = _base(model)
     head = base.get_output_embeddings()
     return _weight_name(model, head) if base.config.tie_word_embeddings and head else ""
-
-
-def _untrained(model: Any) -> Iterator[tuple[str, Any]]:
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            yield checkpoint_name(name), parameter
 
 
 def _inactive_copies(model: Any) -> set[int]:

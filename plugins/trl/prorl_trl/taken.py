@@ -1,10 +1,13 @@
-"""What a GRPOTrainer takes, compared with the rows that it was given.
+"""What TRL's trainers take, compared with the rows or samples that they were given.
 
-Between rollouts and loss lies code of TRL, of accelerate and of the user's subclass. Its loss must
-see each row's tokens, mask and logprobs as they were sampled; and the logprobs that it computes of
-the newest policy's tokens must be those of the engines. Does not know rewards and advantages.
+Between rollouts and loss lies code of TRL, of accelerate and of the user's subclass. The loss of a
+GRPOTrainer must see each row's tokens, mask and logprobs as they were sampled; each sample in the
+loss of an AsyncGRPOTrainer must be one of its worker's, with the logprobs that it was sampled with.
+The logprobs that a trainer computes of the newest policy's tokens must be those of the engines.
+Does not know rewards and advantages.
 """
 
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 import trl
 
@@ -176,19 +180,29 @@ class TakenRows:
 
     def _judge(self, mean_nats: float, max_nats: float) -> None:
         is_training = self._trainer.model.training
-        metrics = self._trainer._metrics["train" if is_training else "eval"]
-        metrics[METRIC].append(mean_nats)
-        if self._watch is None:
-            return
-        self._watch.causes = causes(self._trainer, self._sampling)
-        step = self._trainer.state.global_step + is_training
-        warning = self._watch.add(mean_nats, max_nats, step=step)
-        if warning and self._trainer.accelerator.is_main_process:
-            logger.warning(warning)
+        if self._watch is not None:
+            self._watch.causes = causes(self._trainer, self._sampling)
+        _judge(self._trainer, self._watch, mean_nats, max_nats, is_training=is_training)
 
     def _error(self, problem: str) -> PolicyDiffers:
         step = self._trainer.state.global_step + self._trainer.model.training
         return PolicyDiffers(f"step {step}: {problem}", hint=off_policy.ROWS_CHANGED.text)
+
+
+def _judge(
+    trainer: Any,
+    watch: OffPolicyWatch | None,
+    mean_nats: float,
+    max_nats: float,
+    *,
+    is_training: bool = True,
+) -> None:
+    """Logs the mean, and warns of one that is too large. Raises `PolicyDiffers`."""
+    trainer._metrics["train" if is_training else "eval"][METRIC].append(mean_nats)
+    step = trainer.state.global_step + is_training
+    warning = watch.add(mean_nats, max_nats, step=step) if watch else None
+    if warning and trainer.accelerator.is_main_process:
+        logger.warning(warning)
 
 
 def causes(trainer: Any, sampling: Sampling) -> list[Cause]:
@@ -235,3 +249,94 @@ def _watched(original: Any) -> Any:
 
 # A subclass may change what it passes on to TRL's own loss.
 trl.GRPOTrainer._compute_loss = _watched(trl.GRPOTrainer._compute_loss)
+
+
+# --- AsyncGRPOTrainer, on the main process, where its worker is ----------------------------------
+
+
+class GivenSamples:
+    """Versions of the samples that an AsyncGRPOTrainer has been given, by their logprobs."""
+
+    def __init__(self) -> None:
+        self._versions: dict[int, int] = {}
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Takes the fields of a `RolloutSample`."""
+        logprobs = fields["old_log_probs"][fields["completion_mask"] == 1]
+        self._versions[_key(logprobs)] = fields["model_version"]
+
+    def version(self, logprobs: torch.Tensor) -> int | None:
+        """Returns None for a sample that was not given."""
+        return self._versions.get(_key(logprobs.float().cpu().numpy()))
+
+
+def _key(logprobs: Any) -> int:
+    return hash(np.ascontiguousarray(logprobs, np.float32).tobytes())
+
+
+def trainer_of(weights: Iterator[Any]) -> Any:
+    """Returns the trainer whose generator `weights` is, None for any other iterator."""
+    if not inspect.isgenerator(weights):
+        return None
+    trainer = inspect.getgeneratorlocals(weights).get("self")
+    return trainer if hasattr(trainer, "compute_loss") else None
+
+
+def watch_losses(trainer: Any) -> None:
+    """Has each batch of the trainer's loss compared; its errors are `PolicyDiffers`."""
+    worker = trainer.rollout_worker
+    given: GivenSamples | None = getattr(worker, "given", None)
+    if given is None or hasattr(trainer, "prorl_watch"):
+        return
+    trainer.prorl_watch = watch = OffPolicyWatch(causes(trainer, worker.sampling))
+    computed = trainer.compute_loss
+
+    @wraps(computed)
+    def compute_loss(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs: list[Any] = []
+        handle = model.register_forward_hook(lambda *call: outputs.append(call[-1]))
+        try:
+            loss = computed(model, inputs, *args, **kwargs)
+        finally:
+            handle.remove()
+        if outputs:
+            found = _differences(trainer, given, inputs, outputs[0]["log_probs"].detach())
+            if found.numel():
+                _judge(trainer, watch, float(found.mean()), float(found.max()))
+        return loss
+
+    trainer.compute_loss = compute_loss
+
+
+def _differences(
+    trainer: Any, given: GivenSamples, inputs: Mapping[str, Any], ours: torch.Tensor
+) -> torch.Tensor:
+    """Returns those of the logprobs of the newest policy's tokens; of the first policy's, before
+    TRL's loss knew its samples. Raises `PolicyDiffers`."""
+    is_synced = trainer.state.global_step % trainer.args.weight_sync_steps == 0
+    if "segment_id" not in inputs:
+        of_rows = _of_rows(inputs, ours)
+        return of_rows if is_synced and trainer.model_version == 1 else of_rows[:0]
+    selected = inputs["token_index"] >= 0
+    sampled, samples = inputs["old_log_probs"][selected], inputs["segment_id"][selected]
+    differences: torch.Tensor = (ours.flatten()[inputs["token_index"][selected]] - sampled).abs()
+    is_newest = torch.zeros_like(samples, dtype=torch.bool)
+    for sample in samples.unique():
+        version = given.version(sampled[samples == sample])
+        if version is None:
+            step = trainer.state.global_step + 1
+            raise PolicyDiffers(
+                f"step {step}: the loss takes {int((samples == sample).sum())} tokens that are of "
+                "no sample of the worker",
+                hint=off_policy.ROWS_CHANGED.text,
+            )
+        is_newest |= (samples == sample) & (version == trainer.model_version) & is_synced
+    return differences[is_newest]
+
+
+def _of_rows(inputs: Mapping[str, Any], ours: torch.Tensor) -> torch.Tensor:
+    """Returns all differences in a batch as TRL 1.11 makes it: sequences end to end."""
+    kept = inputs["attention_mask"].bool()
+    mask = inputs["completion_mask"][kept][1:].bool()
+    differences: torch.Tensor = (ours.flatten() - inputs["old_log_probs"][kept][1:]).abs()[mask]
+    return differences

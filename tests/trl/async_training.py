@@ -1,7 +1,7 @@
 """AsyncGRPOTrainer for the async tests: stock, except for two things that need CUDA."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +15,13 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, packi
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import TERMINAL_STATES, Sampling
+from prorl_service.schemas import TERMINAL_STATES, Rollout
 from prorl_trl.async_rollouts import (
     ProRLRolloutWorker,
     ProRLWeightTransfer,
     RolloutWorkerFailed,
 )
-from tests.trl.training import SERVICE_OPTIONS, dataset
+from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, dataset
 
 if Version(trl.__version__) < Version("1.16"):
     pytest.skip("the CPU patches need TRL 1.16 or newer", allow_module_level=True)
@@ -40,43 +40,48 @@ SMALL: dict[str, Any] = {
     "bf16": False,
     "disable_tqdm": True,
 }
-TWO_TURNS: dict[str, Any] = {
-    "overlong": "keep",
-    "sampling": Sampling(max_tokens_per_turn=8),
-    "deadline_s": 60,
-}
 
 
-def make_config(output: Path, **options: Any) -> AsyncGRPOConfig:
-    return AsyncGRPOConfig(output_dir=str(output), **SMALL | options)
+class AsyncTrainings:
+    """Workers and trainings of one test on one service; `observed` has all of their rollouts."""
 
+    def __init__(self, url: str, policy: Path, output: Path) -> None:
+        self.url, self.policy, self.output = url, policy, output
+        self.observed: list[Rollout] = []
 
-def make_worker(
-    url: str,
-    config: AsyncGRPOConfig,
-    *,
-    faults: Sequence[str | None] = (None,) * 8,
-    agent: str = "letters",
-    **arguments: Any,
-) -> ProRLRolloutWorker:
-    return ProRLRolloutWorker(url, config, dataset(faults, agent), **TWO_TURNS | arguments)
+    def config(self, **options: Any) -> AsyncGRPOConfig:
+        return AsyncGRPOConfig(output_dir=str(self.output), **SMALL | options)
 
+    def worker(self, config: AsyncGRPOConfig | None = None, **given: Any) -> ProRLRolloutWorker:
+        """`config`: None is that of a worker without a trainer. `given`: `url`, `faults`, `agent`
+        and options of `ProRLRolloutWorker`; what is not given is as in `TWO_TURNS`."""
+        data = dataset(given.pop("faults", [None] * 8), given.pop("agent", "letters"))
+        options = {"observe": self.observed.extend, **TWO_TURNS, **given}
+        config = config or self.config(max_inflight_tasks=8)
+        return ProRLRolloutWorker(options.pop("url", self.url), config, data, **options)
 
-def make_async_trainer(
-    url: str, policy: Path, config: AsyncGRPOConfig, worker: ProRLRolloutWorker, **arguments: Any
-) -> AsyncGRPOTrainer:
-    return AsyncGRPOTrainer(
-        model=str(policy),
-        args=config,
-        train_dataset=dataset([None] * 8),
-        rollout_worker=worker,
-        weight_transfer=ProRLWeightTransfer(url, deadline_s=60),
-        **arguments,
-    )
+    def trainer(
+        self, config: AsyncGRPOConfig | None = None, *, policy: Path | None = None, **given: Any
+    ) -> Any:
+        """`given`: `peft_config` and `callbacks` of the trainer, and as for `worker`. The weights
+        go to the service of the test, unless a `weights_url` is given."""
+        config = config or self.config()
+        arguments = {one: given.pop(one) for one in {"peft_config", "callbacks"} & given.keys()}
+        weights_url = given.pop("weights_url", given.get("url", self.url))
+        return AsyncGRPOTrainer(
+            model=str(policy or self.policy),
+            args=config,
+            train_dataset=dataset([None] * 8),
+            rollout_worker=self.worker(config, **given),
+            weight_transfer=ProRLWeightTransfer(weights_url, deadline_s=60),
+            **arguments,
+        )
 
-
-def logged(trainer: Any, key: str) -> list[float]:
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
+    def __call__(self, config: AsyncGRPOConfig | None = None, **given: Any) -> Any:
+        """Returns a trainer that has trained."""
+        trainer = self.trainer(config, **given)
+        trainer.train()
+        return trainer
 
 
 def until(is_so: Callable[[], bool]) -> None:

@@ -15,40 +15,30 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.off_policy import PolicyDiffers
-from prorl_service.schemas import Limits, Rollout, RolloutState, Sampling, Segment
+from prorl_service.schemas import Limits, RolloutState, Sampling, Segment
 from prorl_trl.async_rollouts import RolloutWorkerFailed
 from prorl_trl.convert import GroupMaker
 from prorl_trl.represented import NotRepresented
-from tests.trl.async_training import (
-    TWO_TURNS,
-    is_idle,
-    logged,
-    make_async_trainer,
-    make_config,
-    make_worker,
-    own_service,
-    run_on_cpu,
-    until,
-)
+from tests.trl.async_training import AsyncTrainings, is_idle, own_service, run_on_cpu, until
 from tests.trl.base_model import END_OF_TURN, with_split_eos
-from tests.trl.training import SERVICE_OPTIONS, dataset
+from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, dataset, logged
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(autouse=True)
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def train(
+    service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncTrainings:
     run_on_cpu(monkeypatch)
+    return AsyncTrainings(service_url, policy, tmp_path)
 
 
 @pytest.mark.parametrize("peft_config", [None, LoraConfig(r=4, target_modules=["q_proj"])])
 def test_the_engine_has_the_policy_of_the_last_step(
-    service_url: str, policy: Path, tmp_path: Path, peft_config: LoraConfig | None
+    train: AsyncTrainings, service_url: str, tmp_path: Path, peft_config: LoraConfig | None
 ) -> None:
-    config = make_config(tmp_path, max_steps=2)
-    worker = make_worker(service_url, config)
-    trainer = make_async_trainer(service_url, policy, config, worker, peft_config=peft_config)
-    trainer.train()
+    trainer = train(train.config(max_steps=2), peft_config=peft_config)
     assert min(logged(trainer, "grad_norm")) > 0
     model = trainer.model.merge_and_unload() if peft_config else trainer.model
     model.save_pretrained(tmp_path / "trained")
@@ -62,7 +52,7 @@ def test_the_engine_has_the_policy_of_the_last_step(
     [segment] = sampled.trajectory.segments
     assert set(segment.policy_versions) == {newest, -1}
     assert largest_difference(tmp_path / "trained", segment) < 1e-4
-    assert largest_difference(policy, segment) > 1e-3
+    assert largest_difference(train.policy, segment) > 1e-3
 
 
 def largest_difference(trained: Path, segment: Segment) -> float:
@@ -77,14 +67,10 @@ def largest_difference(trained: Path, segment: Segment) -> float:
 
 
 def test_rollouts_stay_fresh_and_failed_ones_do_not_stop_training(
-    service_url: str, policy: Path, tmp_path: Path
+    train: AsyncTrainings, service_url: str
 ) -> None:
-    observed: list[Rollout] = []
-    config = make_config(tmp_path, max_steps=6)
-    faults = [None, "easy", "agent", None]
-    worker = make_worker(service_url, config, faults=faults, observe=observed.extend)
-    trainer = make_async_trainer(service_url, policy, config, worker)
-    trainer.train()
+    trainer = train(train.config(max_steps=6), faults=[None, "easy", "agent", None])
+    observed = train.observed
     versions = [one.oldest_policy_version for one in observed if one.state is RolloutState.DONE]
     assert versions[0] is not None
     assert max(version for version in versions if version is not None) > versions[0] + 1
@@ -98,23 +84,13 @@ def test_rollouts_stay_fresh_and_failed_ones_do_not_stop_training(
     assert is_idle(service_url)
 
 
-def test_groups_are_drawn_from_a_sampler(service_url: str, policy: Path, tmp_path: Path) -> None:
-    observed: list[Rollout] = []
-    config = make_config(tmp_path)
-    worker = make_worker(
-        service_url,
-        config,
-        faults=[None, "agent", None, "easy"],
-        dynamic_sampling=True,
-        observe=observed.extend,
-    )
-    trainer = make_async_trainer(service_url, policy, config, worker)
-    trainer.train()
-    rewards = [one.reward for one in observed]
+def test_groups_are_drawn_from_a_sampler(train: AsyncTrainings, service_url: str) -> None:
+    trainer = train(faults=[None, "agent", None, "easy"], dynamic_sampling=True)
+    rewards = [one.reward for one in train.observed]
     groups = [rewards[start : start + 4] for start in range(0, len(rewards), 4)]
     assert len(groups) >= 8
     assert all(len(set(group)) > 1 for group in groups)
-    assert {one.state for one in observed} == {RolloutState.DONE}
+    assert {one.state for one in train.observed} == {RolloutState.DONE}
     assert max(logged(trainer, "sample/staleness_max")) <= 2
     assert sum(logged(trainer, "prorl/sampling/failed_total")) > 0
     assert sum(logged(trainer, "prorl/sampling/uninformative_total")) > 0
@@ -122,7 +98,7 @@ def test_groups_are_drawn_from_a_sampler(service_url: str, policy: Path, tmp_pat
 
 
 def test_a_dead_service_ends_training_and_is_named(
-    service_url: str, policy: Path, tmp_path: Path
+    train: AsyncTrainings, service_url: str, tmp_path: Path
 ) -> None:
     """The weights go to another service, so that the worker is the first to notice."""
     with own_service(service_url, tmp_path, local.free_port()) as service:
@@ -132,9 +108,9 @@ def test_a_dead_service_ends_training_and_is_named(
                 until(lambda: client.status().rollouts.get(RolloutState.INIT, 0) > 0)
             service.kill()
 
-        config = make_config(tmp_path)
-        worker = make_worker(service.url, config, faults=["hang"], deadline_s=1)
-        trainer = make_async_trainer(service_url, policy, config, worker)
+        trainer = train.trainer(
+            url=service.url, weights_url=service_url, faults=["hang"], deadline_s=1
+        )
         with ThreadPoolExecutor(1) as killer:
             killed = killer.submit(kill_once_rollouts_run)
             with pytest.raises(RolloutWorkerFailed, match=r"ConnectError(.|\n)*prorl serve"):
@@ -143,30 +119,26 @@ def test_a_dead_service_ends_training_and_is_named(
 
 
 def test_a_base_model_is_trained_on_rollouts_that_its_template_ends(
-    policy: Path, tmp_path: Path
+    train: AsyncTrainings, policy: Path, tmp_path: Path
 ) -> None:
     """Some rollouts end on its template's token, some say that they finished after a cut turn."""
     model, log = with_split_eos(policy, tmp_path / "base"), tmp_path / "service.log"
-    observed: list[Rollout] = []
+    tokenizer = AutoTokenizer.from_pretrained(model)
     with (
         local.engine(model, log=tmp_path / "engine.log") as engine,
         local.service([engine.url], log=log, options=SERVICE_OPTIONS) as service,
     ):
-        config = make_config(tmp_path, max_steps=1)
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        sampling = Sampling(max_tokens_per_turn=4, seed=0)
-        worker = make_worker(
-            service.url,
-            config,
+        trainer = train(
+            train.config(max_steps=1),
+            url=service.url,
+            policy=model,
             agent="hasty",
             tokenizer=tokenizer,
-            sampling=sampling,
+            sampling=Sampling(max_tokens_per_turn=4, seed=0),
             overlong="mask",
-            observe=observed.extend,
         )
-        trainer = make_async_trainer(service.url, model, config, worker)
-        trainer.train()
-    ends = {one.trajectory.segments[-1].response_ids[-1] for one in observed if one.trajectory}
+    trajectories = [one.trajectory for one in train.observed if one.trajectory]
+    ends = {one.segments[-1].response_ids[-1] for one in trajectories}
     assert {tokenizer.convert_tokens_to_ids(END_OF_TURN)} < ends
     assert logged(trainer, "prorl/failed") == [0]
     assert logged(trainer, "grad_norm")[0] > 0
@@ -177,16 +149,9 @@ def test_a_base_model_is_trained_on_rollouts_that_its_template_ends(
 
 @pytest.mark.parametrize("weight_sync_steps", [1, 2])
 def test_a_clean_run_is_silent_and_exact(
-    service_url: str,
-    policy: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    weight_sync_steps: int,
+    train: AsyncTrainings, caplog: pytest.LogCaptureFixture, weight_sync_steps: int
 ) -> None:
-    config = make_config(tmp_path, weight_sync_steps=weight_sync_steps, logging_steps=1)
-    worker = make_worker(service_url, config)
-    trainer = make_async_trainer(service_url, policy, config, worker)
-    trainer.train()
+    trainer = train(train.config(weight_sync_steps=weight_sync_steps, logging_steps=1))
     measured = logged(trainer, "prorl/off_policy")
     assert measured
     assert max(measured) < 1e-4
@@ -201,11 +166,9 @@ class At(TrainerCallback):  # type: ignore[misc]
 
 
 def test_a_forward_that_is_not_the_engines_is_noticed(
-    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train: AsyncTrainings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = make_config(tmp_path, max_steps=1)
-    worker = make_worker(service_url, config)
-    trainer = make_async_trainer(service_url, policy, config, worker, callbacks=[At()])
+    trainer = train.trainer(train.config(max_steps=1), callbacks=[At()])
     with caplog.at_level(logging.WARNING, "prorl_trl.taken"):
         try:
             trainer.train()
@@ -216,9 +179,9 @@ def test_a_forward_that_is_not_the_engines_is_noticed(
     assert "compute the model by different code" in text
 
 
-def test_changed_samples_end_training(service_url: str, policy: Path, tmp_path: Path) -> None:
-    config = make_config(tmp_path)
-    worker = make_worker(service_url, config)
+def test_changed_samples_end_training(train: AsyncTrainings) -> None:
+    trainer = train.trainer()
+    worker = trainer.rollout_worker
     new_sample = worker._new_sample
 
     def changed(**fields: Any) -> Any:
@@ -227,18 +190,14 @@ def test_changed_samples_end_training(service_url: str, policy: Path, tmp_path: 
         return new_sample(**fields | {"completion_mask": mask})
 
     worker._new_sample = changed
-    trainer = make_async_trainer(service_url, policy, config, worker)
     with pytest.raises(PolicyDiffers, match=r"step 1: the loss takes .* no sample of the worker"):
         trainer.train()
 
 
 @pytest.mark.filterwarnings("ignore:Model has:UserWarning")
 def test_a_head_that_is_trained_apart_is_refused_before_the_first_rollout(
-    service_url: str, policy: Path, tmp_path: Path
+    train: AsyncTrainings,
 ) -> None:
-    config = make_config(tmp_path)
-    worker = make_worker(service_url, config)
     peft_config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
-    trainer = make_async_trainer(service_url, policy, config, worker, peft_config=peft_config)
     with pytest.raises(NotRepresented, match="ensure_weight_tying=True"):
-        trainer.train()
+        train(peft_config=peft_config)

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from prorl_service import local, neighbours
 from prorl_service.client import RolloutClient, ServiceCallError, policy
 from prorl_service.neighbours import UntestedRelease
-from prorl_service.schemas import Group, Rollout, RolloutState, Sampling
+from prorl_service.schemas import Group, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, async_rollouts
 from prorl_trl.async_rollouts import (
@@ -21,10 +21,9 @@ from prorl_trl.async_rollouts import (
 )
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.async_training import (
+    AsyncTrainings,
     failure_of,
     is_idle,
-    make_config,
-    make_worker,
     own_service,
     started,
     until,
@@ -44,12 +43,20 @@ def service_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield service.url
 
 
-def test_samples_are_what_the_engine_sampled(service_url: str, tmp_path: Path) -> None:
-    observed: list[Rollout] = []
-    config = make_config(tmp_path, max_inflight_tasks=8)
-    with started(make_worker(service_url, config, observe=observed.extend)) as worker:
+@pytest.fixture
+def train(service_url: str, policy: Path, tmp_path: Path) -> AsyncTrainings:
+    return AsyncTrainings(service_url, policy, tmp_path)
+
+
+@pytest.fixture
+def idle(idle_url: str, policy: Path, tmp_path: Path) -> AsyncTrainings:
+    return AsyncTrainings(idle_url, policy, tmp_path)
+
+
+def test_samples_are_what_the_engine_sampled(train: AsyncTrainings) -> None:
+    with started(train.worker()) as worker:
         until(lambda: worker.rollout_buffer.qsize() >= 8)
-    for one in observed[:8]:
+    for one in train.observed[:8]:
         sample = worker.rollout_buffer.get_nowait()
         assert one.trajectory is not None
         [segment] = one.trajectory.segments
@@ -63,24 +70,21 @@ def test_samples_are_what_the_engine_sampled(service_url: str, tmp_path: Path) -
 
 
 def test_samples_that_wait_for_the_trainer_hold_back_new_groups(
-    service_url: str, tmp_path: Path
+    train: AsyncTrainings, service_url: str
 ) -> None:
-    observed: list[Rollout] = []
-    config = make_config(tmp_path, max_inflight_tasks=8)
-    with started(make_worker(service_url, config, observe=observed.extend)) as worker:
+    with started(train.worker()) as worker:
         until(lambda: worker.rollout_buffer.qsize() == 8 and is_idle(service_url))
         for _ in range(4):
             worker.rollout_buffer.get_nowait()
         until(lambda: worker.rollout_buffer.qsize() == 8 and is_idle(service_url))
-    assert len(observed) == 12
+    assert len(train.observed) == 12
 
 
 @pytest.mark.parametrize("dynamic_sampling", [False, True])
 def test_stop_leaves_nothing_behind(
-    service_url: str, tmp_path: Path, dynamic_sampling: bool
+    train: AsyncTrainings, service_url: str, dynamic_sampling: bool
 ) -> None:
-    config = make_config(tmp_path, max_inflight_tasks=8)
-    worker = make_worker(service_url, config, faults=["hang"], dynamic_sampling=dynamic_sampling)
+    worker = train.worker(faults=["hang"], dynamic_sampling=dynamic_sampling)
     with RolloutClient(service_url) as client:
         before = client.status().rollouts
         with started(worker):
@@ -91,19 +95,14 @@ def test_stop_leaves_nothing_behind(
 
 @pytest.mark.parametrize("dynamic_sampling", [False, True])
 def test_groups_are_submitted_again_after_a_restart_that_forgot_them(
-    service_url: str, tmp_path: Path, dynamic_sampling: bool
+    train: AsyncTrainings, service_url: str, tmp_path: Path, dynamic_sampling: bool
 ) -> None:
-    observed: list[Rollout] = []
-    config = make_config(tmp_path, max_inflight_tasks=8)
+    observed = train.observed
     port = local.free_port()
     with ExitStack() as running:
         first = running.enter_context(own_service(service_url, tmp_path, port))
-        worker = make_worker(
-            first.url,
-            config,
-            faults=[None, "hang"],
-            dynamic_sampling=dynamic_sampling,
-            observe=observed.extend,
+        worker = train.worker(
+            url=first.url, faults=[None, "hang"], dynamic_sampling=dynamic_sampling
         )
         running.enter_context(started(worker))
         with RolloutClient(first.url) as client:
@@ -121,11 +120,11 @@ def test_groups_are_submitted_again_after_a_restart_that_forgot_them(
 @pytest.mark.logs(ALL_FAIL)
 @pytest.mark.parametrize("dynamic_sampling", [False, True])
 def test_permanent_failures_end_training(
-    alone: str, tmp_path: Path, dynamic_sampling: bool
+    train: AsyncTrainings, alone: str, dynamic_sampling: bool
 ) -> None:
-    config = make_config(tmp_path, max_inflight_tasks=8)
-    worker = make_worker(alone, config, faults=["agent"], dynamic_sampling=dynamic_sampling)
-    with started(worker):
+    with started(
+        train.worker(url=alone, faults=["agent"], dynamic_sampling=dynamic_sampling)
+    ) as worker:
         message = failure_of(worker)
     assert "groups in a row" in message
     assert "take another agent" in message
@@ -133,22 +132,18 @@ def test_permanent_failures_end_training(
 
 @pytest.mark.logs(ALL_FAIL)
 def test_transient_failures_end_training_at_the_deadline(
-    alone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: AsyncTrainings, alone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_rollouts, "RETRY_DELAY_S", 0.05)
-    config = make_config(tmp_path, max_inflight_tasks=8)
-    worker = make_worker(alone, config, faults=["sandbox"], deadline_s=1)
-    with started(worker):
+    with started(train.worker(url=alone, faults=["sandbox"], deadline_s=1)) as worker:
         message = failure_of(worker)
     assert "nothing to train on for 1 s" in message
     assert "no sandbox today" in message
     assert "raise `deadline_s`" in message
 
 
-def test_weights_that_did_not_reach_the_engines_end_training(
-    service_url: str, tmp_path: Path
-) -> None:
-    worker = make_worker(service_url, make_config(tmp_path, max_inflight_tasks=8))
+def test_weights_that_did_not_reach_the_engines_end_training(train: AsyncTrainings) -> None:
+    worker = train.worker()
     worker.update_model_version(1000)
     with started(worker):
         message = failure_of(worker)
@@ -156,17 +151,16 @@ def test_weights_that_did_not_reach_the_engines_end_training(
     assert "weight_transfer=ProRLWeightTransfer(url)" in message
 
 
-def test_refused_tasks_end_training_with_the_reason(service_url: str, tmp_path: Path) -> None:
-    config = make_config(tmp_path, max_inflight_tasks=8)
+def test_refused_tasks_end_training_with_the_reason(train: AsyncTrainings) -> None:
+    config = train.config(max_inflight_tasks=8)
     data = dataset([None], agent="no-such-agent").to_iterable_dataset()
-    with started(ProRLRolloutWorker(service_url, config, data)) as worker:
+    with started(ProRLRolloutWorker(train.url, config, data)) as worker:
         assert "no-such-agent" in failure_of(worker)
 
 
-def test_a_silent_worker_is_reported(service_url: str, tmp_path: Path) -> None:
-    config = make_config(tmp_path, max_inflight_tasks=8)
+def test_a_silent_worker_is_reported(train: AsyncTrainings) -> None:
     with (
-        started(make_worker(service_url, config, faults=["hang"])) as worker,
+        started(train.worker(faults=["hang"])) as worker,
         pytest.raises(RolloutWorkerFailed, match="GET /health"),
     ):
         worker.check_health(stale_after_s=0)
@@ -187,50 +181,42 @@ def test_an_unreachable_service_ends_training_immediately(monkeypatch: pytest.Mo
     [
         ({"token_budget": None}, "token_budget"),
         ({"num_generations": 1}, "take 2 or more"),
+        ({"min_p": 0.1}, r"AsyncGRPOConfig has min_p=0\.1: .*remove it"),
     ],
 )
 def test_settings_that_would_train_wrongly_are_refused(
-    idle_url: str, tmp_path: Path, options: dict[str, Any], message: str
+    idle: AsyncTrainings, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        make_worker(idle_url, make_config(tmp_path, **options))
+        idle.worker(idle.config(**options))
 
 
 def test_another_tokenizer_of_the_same_size_is_refused(
-    service_url: str, policy: Path, tmp_path: Path
+    train: AsyncTrainings, policy: Path, tmp_path: Path
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(with_tokens_swapped(policy, tmp_path / "other"))
-    config = make_config(tmp_path, max_inflight_tasks=8)
-    worker = make_worker(service_url, config, tokenizer=tokenizer)
+    worker = train.worker(tokenizer=tokenizer)
     with pytest.raises(ValueError, match=r"tokenizer .*other.* is not that of"), started(worker):
         pass
 
 
-def test_another_temperature_than_the_trainers_is_refused(idle_url: str, tmp_path: Path) -> None:
-    config = make_config(tmp_path, temperature=0.7)
+def test_another_temperature_than_the_trainers_is_refused(idle: AsyncTrainings) -> None:
     with pytest.raises(ValueError, match=r"=1\.0, AsyncGRPOConfig\.temperature has 0\.7"):
-        make_worker(idle_url, config, sampling=Sampling(temperature=1))
+        idle.worker(idle.config(temperature=0.7), sampling=Sampling(temperature=1))
 
 
-def test_settings_without_an_equal_are_refused(idle_url: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"AsyncGRPOConfig has min_p=0\.1: .*remove it"):
-        make_worker(idle_url, make_config(tmp_path, min_p=0.1))
-
-
-def test_a_config_of_another_trainer_is_refused(idle_url: str, tmp_path: Path) -> None:
+def test_a_config_of_another_trainer_is_refused(idle: AsyncTrainings) -> None:
     with pytest.raises(ValueError, match="own AsyncGRPOConfig"):
-        make_worker(idle_url, make_config(tmp_path)).start()
+        idle.worker(idle.config()).start()
 
 
-def test_an_unsupported_trl_is_named(
-    idle_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = make_config(tmp_path)
+def test_an_unsupported_trl_is_named(idle: AsyncTrainings, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = idle.config()
     monkeypatch.setattr(neighbours, "version", lambda package: "1.9.0")
     with pytest.raises(UntestedRelease, match=r"async_rollouts supports .* but trl 1\.9\.0 is"):
-        make_worker(idle_url, config)
+        idle.worker(config)
     with pytest.raises(UntestedRelease, match=r"trl 1\.9\.0 is"):
-        ProRLWeightTransfer(idle_url)
+        ProRLWeightTransfer(idle.url)
 
 
 def test_a_sampler_takes_its_settings_from_the_trainer() -> None:

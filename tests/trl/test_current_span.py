@@ -9,26 +9,22 @@ import pytest
 from prorl_service.client import ServiceCallError
 from prorl_trl.service import TrainersService, run_groups
 from tests.client.parents import STEP, refusing, step
-from tests.trl.async_training import make_config, make_worker
+from tests.trl.async_training import AsyncTrainings
 from tests.trl.test_convert import QUESTION, make_groups
 
 
 def test_groups_of_a_step_are_submitted_in_its_span() -> None:
     with refusing() as service:
-        trainers, deadline = (
-            TrainersService(service.url, token=None, deadline_s=0),
-            time.monotonic(),
-        )
+        trainers = TrainersService(service.url, token=None, deadline_s=0)
+        groups, deadline = make_groups([QUESTION] * 2, n=2), time.monotonic() + 60
         with step(), pytest.raises(ServiceCallError):
-            run_groups(trainers, make_groups([QUESTION] * 2, n=2), {}, deadline + 60, nullcontext())
+            run_groups(trainers, groups, {}, deadline, nullcontext())
     assert service.seen[0] == ("/v1/rollouts", STEP)
 
 
 def test_the_worker_s_thread_has_the_span_in_which_it_was_started(tmp_path: Path) -> None:
     with refusing() as service:
-        config = make_config(tmp_path)
-        config.max_inflight_tasks = 8  # as the trainer sets it
-        worker = make_worker(service.url, config)
+        worker = AsyncTrainings(service.url, tmp_path, tmp_path).worker()
         with step():
             worker.start()
         assert service.asked.wait(60)

@@ -96,10 +96,10 @@ def test_grpo_names_the_bad_rows_of_all_data_sets_before_any_rollout(
 
 
 def test_the_asynchronous_worker_names_them_at_its_start(alone: str, tmp_path: Path) -> None:
-    from tests.trl.async_training import make_config
+    from tests.trl.async_training import AsyncTrainings
 
-    worker = ProRLRolloutWorker(alone, make_config(tmp_path), with_bad_rows(2), agent="letters")
-    worker._args.max_inflight_tasks = 4
+    config = AsyncTrainings(alone, tmp_path, tmp_path).config(max_inflight_tasks=4)
+    worker = ProRLRolloutWorker(alone, config, with_bad_rows(2), agent="letters")
     with pytest.raises(BadRows, match=r"train_dataset\[2\], task odd: agent: no agent 'stranger'"):
         worker.start()
     with RolloutClient(alone) as client:

@@ -73,13 +73,15 @@ def correct_sampling(trainer: Any) -> None:
 
 
 class OnMain(TrainerCallback):  # type: ignore[misc]
-    """Callback that does `work` on the main process at an event of the trainer's."""
+    """Work on the main process, when an evaluation is over and when training ends."""
 
-    def __init__(self, event: str, work: Callable[[], None]) -> None:
-        """`event`: name of a method of `TrainerCallback`."""
+    def __init__(self, on_evaluate: Callable[[], None], on_train_end: Callable[[], None]) -> None:
+        self._work = {"evaluate": on_evaluate, "end": on_train_end}
 
-        def on_event(args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.is_world_process_zero:
-                work()
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self._work["evaluate"]()
 
-        setattr(self, event, on_event)
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self._work["end"]()

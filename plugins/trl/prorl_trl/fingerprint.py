@@ -7,7 +7,7 @@ weight is read once a call. What cannot be read has no fingerprint, and is pushe
 
 import hashlib
 import json
-from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def _digest(model: Any, *, may_be_empty: bool) -> str | None:
     parts = [json.dumps(_state_of_adapters(model))]
     sums: list[torch.Tensor] = []
     multipliers: dict[torch.device, torch.Tensor] = {}
-    for name, tensor in _tensors(model):
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         local = _local(tensor)
         # FSDP1 gives some processes nothing of a weight; elsewhere its content is in another place.
         if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.is_meta:
@@ -47,11 +47,6 @@ def _digest(model: Any, *, may_be_empty: bool) -> str | None:
         sums.append(_sum(local, multipliers[local.device]))
     parts += [str(int(one)) for one in sums]  # after the last one: a GPU works ahead
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
 
 
 def _local(tensor: Any) -> Any:

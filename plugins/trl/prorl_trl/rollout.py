@@ -141,14 +141,11 @@ class ProRLRollout:
 
     def _meet(self, trainer: Any) -> "_Training":
         """First contact."""
-        service, saved, spec = self._service, self._saved, self._sampler_spec
+        saved, is_dynamic = self._saved, self._sampler_spec is not None
         sampling = sampling_of(trainer.args, self._sampling)
         checks.check_trainer(trainer, sampling)
-        checks.add_ends(
-            trainer, on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
-        )
-        if saved.is_saved:
-            trainer.add_callback(OnMain("on_evaluate", saved.end_evaluation))
+        ends = on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
+        checks.add_ends(trainer, ends)
         max_tokens = self._limits.max_response_tokens or trainer.max_completion_length
         limits = self._limits.model_copy(update={"max_response_tokens": max_tokens})
         groups = GroupMaker(self._agent, sampling, limits)
@@ -157,33 +154,32 @@ class ProRLRollout:
         if self._corrects and not trainer.use_vllm:
             correct_sampling(trainer)
         taken = TakenRows(trainer, sampling, judges=not saved.is_replayed)
-        if spec is not None:
+        if is_dynamic:
             checks.warn_about_rewards(trainer, self.reward_funcs)
-        draws = None
-        if spec is not None and not saved.is_replayed:
+        draws = self._new_draws(trainer, groups)
 
-            def other(name: str, prompt: Any) -> Group:
-                group = groups.group(name, prompt, trainer.num_generations, lease_s=None)
-                saved.add_tasks([group])
-                return group
+        def end() -> None:
+            if draws is not None:
+                draws.end()
+            self._service.release()
 
-            draws = TrainerDraws(trainer, service, spec, other)
-            trainer.add_callback(OnMain("on_train_end", draws.end))
-        trainer.add_callback(OnMain("on_train_end", service.release))
+        trainer.add_callback(OnMain(saved.end_evaluation, end))
         eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
-        is_dynamic = spec is not None
-        calls = self._calls_of(
-            trainer,
-            service,
-            pushes,
-            saved,
-            draws,
-            is_dynamic=is_dynamic,
-            groups=groups,
-            row_of=row_of,
-        )
+        given = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}
+        calls = self._calls_of(trainer, self._service, pushes, saved, draws, **given)
         return _Training(trainer, pushes, calls, rewards, taken, is_dynamic=is_dynamic)
+
+    def _new_draws(self, trainer: Any, groups: GroupMaker) -> TrainerDraws | None:
+        if self._sampler_spec is None or self._saved.is_replayed:
+            return None
+
+        def other(name: str, prompt: Any) -> Group:
+            group = groups.group(name, prompt, trainer.num_generations, lease_s=None)
+            self._saved.add_tasks([group])
+            return group
+
+        return TrainerDraws(trainer, self._service, self._sampler_spec, other)
 
     def _greet(self, trainer: Any, sampling: Sampling) -> list[int]:
         """Returns the tokens by which the service ends turns; none without a service."""

@@ -7,7 +7,7 @@ import pytest
 from trl import GRPOTrainer
 
 from prorl_service import neighbours
-from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.trainable import SoftPunishment
 from prorl_service.neighbours import UntestedRelease
 from prorl_service.schemas import Limits, Sampling
 from prorl_service.schemas.sampling import SamplerSpec

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from prorl_service.client import RolloutClient
-from prorl_service.client.trainable import SoftPunishment
 from prorl_service.client.sampling import AllGroupsFail
+from prorl_service.client.trainable import SoftPunishment
 from prorl_service.schemas import TERMINAL_STATES, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_trl import calls, checks

@@ -101,7 +101,7 @@ def check_service(url: str, token: str | None) -> None:
             status = client.status()
     except ServiceCallError as error:
         raise error.with_traceback(None) from None
-    if any(version != __version__ for version in status.version.split(", ")):
+    if status.version != __version__:
         raise OtherVersion(
             f"the service at {url} is prorl-service {status.version}, the trainer has "
             f"{__version__}: install one version on both sides"

@@ -13,28 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
-from trl import GRPOTrainer
 
 from prorl_service.schemas import Sampling
-from prorl_trl import ProRLRollout
-from tests.trl.training import make_trainer
-
-
-class Recording(ProRLRollout):
-    def __call__(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list[Any]]:
-        self.given = super().__call__(prompts, trainer)
-        return self.given
+from tests.trl.training import RecordingRollout, make_trainer
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]
-    def __init__(self, rollouts: Recording, output: Path) -> None:
+    def __init__(self, rollouts: RecordingRollout, output: Path) -> None:
         self._rollouts, self._output = rollouts, output
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
         digest = hashlib.sha256()
         for tensor in model.state_dict().values():
             digest.update(tensor.detach().cpu().numpy().tobytes())
-        step = {"ids": self._rollouts.given["completion_ids"], "policy": digest.hexdigest()}
+        step = {"ids": self._rollouts.completion_ids, "policy": digest.hexdigest()}
         with self._output.open("a") as file:
             file.write(json.dumps(step) + "\n")
         while not self._output.with_name("go").exists():
@@ -44,7 +36,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]
 def main(url: str, policy: Path, output: Path, steps: int) -> None:
     sampling = Sampling(max_tokens_per_turn=8, seed=7)
     # The engine's logprobs differ in their last bits with what else is in a batch.
-    rollouts = Recording(
+    rollouts = RecordingRollout(
         url, overlong="keep", sampling=sampling, deadline_s=60, importance_sampling="off"
     )
     options = {"max_steps": steps, "per_device_train_batch_size": 4, "seed": 7}

@@ -343,7 +343,7 @@ def of_kind(kind: SegmentKind, *, is_trained: bool, mask: list[int] | None = Non
 def test_segments_that_are_not_trained_on_are_not_there_for_the_trainer() -> None:
     title = of_kind("auxiliary", is_trained=False, mask=[1] * 9)
     own = of_kind("main", is_trained=True)
-    row = row_alone(make_rollout(title, own))
+    row = make_row(make_rollout(title, own))
     assert row.failure is None
     assert row.completion_ids == own.response_ids
     assert row.left_out_tokens == 9
@@ -352,18 +352,14 @@ def test_segments_that_are_not_trained_on_are_not_there_for_the_trainer() -> Non
 def test_sub_agents_are_refused_unless_the_longest_is_asked_for() -> None:
     helper = of_kind("subagent", is_trained=True, mask=[1] * 9)
     rollout = make_rollout(helper, of_kind("main", is_trained=True))
-    refused = row_alone(rollout)
+    refused = make_row(rollout)
     assert refused.failure is not None
     assert "2 segments to learn from" in refused.failure.message
-    assert row_alone(rollout, "longest").failure is None
+    assert make_row(rollout, "longest").failure is None
 
 
 def test_a_rollout_of_titles_alone_is_unusable() -> None:
     rollout = make_rollout(of_kind("auxiliary", is_trained=False))
-    failure = row_alone(rollout).failure
+    failure = make_row(rollout).failure
     assert failure is not None
     assert "no sampled token" in failure.message
-
-
-def row_alone(rollout: Rollout, segments: Segments = "refuse") -> Row:
-    return row_of(rollout, eos_id=EOS, segments=segments, overlong="keep")

@@ -104,33 +104,19 @@ def test_settings_of_the_asynchronous_trainer_are_taken_over() -> None:
         sampling_of(asked, Sampling(thinking=False))
 
 
+def some_of(**values: list[float]) -> st.SearchStrategy[dict[str, Any]]:
+    """Returns a strategy of dictionaries with some of the keys."""
+    optional = {name: st.sampled_from(several) for name, several in values.items()}
+    return st.fixed_dictionaries({}, optional=optional)
+
+
+TEMPERATURES = [0.5, 1.0]
+
+
 @given(
-    options=st.fixed_dictionaries(
-        {},
-        optional={
-            "top_p": st.sampled_from([0.5, 0.9]),
-            "top_k": st.sampled_from([5, 20]),
-            "temperature": st.sampled_from([0.5, 1.0]),
-        },
-    ),
-    extra=st.fixed_dictionaries(
-        {},
-        optional={
-            "top_p": st.sampled_from([0.5, 0.9]),
-            "top_k": st.sampled_from([5, 20]),
-            "temperature": st.sampled_from([0.5, 1.0]),
-            "seed": st.sampled_from([1, 2]),
-        },
-    ),
-    given_=st.fixed_dictionaries(
-        {},
-        optional={
-            "top_p": st.sampled_from([0.5, 0.9, 1.0]),
-            "top_k": st.sampled_from([0, 5, 20]),
-            "temperature": st.sampled_from([0.5, 1.0]),
-            "seed": st.sampled_from([1, 2]),
-        },
-    ),
+    options=some_of(top_p=[0.5, 0.9], top_k=[5, 20], temperature=TEMPERATURES),
+    extra=some_of(top_p=[0.5, 0.9], top_k=[5, 20], temperature=TEMPERATURES, seed=[1, 2]),
+    given_=some_of(top_p=[0.5, 0.9, 1.0], top_k=[0, 5, 20], temperature=TEMPERATURES, seed=[1, 2]),
 )
 def test_whoever_asks_gets_it_and_contradictions_are_refused(
     options: dict[str, Any], extra: dict[str, Any], given_: dict[str, Any]

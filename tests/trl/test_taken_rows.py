@@ -221,82 +221,87 @@ def test_clean_runs_are_silent(
 # --- rows -------------------------------------------------------------------------------------
 
 
-class MovesMask(GRPOTrainer):  # type: ignore[misc]
-    def _compute_loss(self, model: Any, inputs: Dict) -> Any:
-        mask = inputs["completion_mask"].clone()
-        mask[0, 0] = 0
-        return super()._compute_loss(model, {**inputs, "completion_mask": mask})
+def after(method: str, change: Callable[[Any], Any]) -> type[GRPOTrainer]:
+    """Returns a trainer whose `method` returns something else."""
+
+    def changed(self: Any, *args: Any, **given: Any) -> Any:
+        return change(getattr(super(kind, self), method)(*args, **given))
+
+    kind = type("Changing", (GRPOTrainer,), {method: changed})
+    return kind
 
 
-class TrainsOnTools(GRPOTrainer):  # type: ignore[misc]
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
-        output = super()._generate_and_score_completions(inputs)
-        output["tool_mask"] = torch.ones_like(output["tool_mask"])
-        return output
+def before(method: str, change: Callable[[Dict], Dict]) -> type[GRPOTrainer]:
+    """Returns a trainer whose `method` computes a loss of other inputs."""
+
+    def changed(self: Any, model: Any, inputs: Dict, **given: Any) -> Any:
+        return getattr(super(kind, self), method)(model, {**inputs, **change(inputs)}, **given)
+
+    kind = type("Changing", (GRPOTrainer,), {method: changed})
+    return kind
 
 
-class DropsRows(GRPOTrainer):  # type: ignore[misc]
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        inputs = super()._prepare_inputs(generation_batch)
+def each(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Dict], Dict]:
+    """Returns a change of all tensors with rows."""
+
+    def changed(batch: Dict) -> Dict:
         return {
-            name: value[:-1] if isinstance(value, torch.Tensor) and value.ndim else value
-            for name, value in inputs.items()
+            name: change(value) if isinstance(value, torch.Tensor) and value.ndim else value
+            for name, value in batch.items()
         }
 
-
-class RepeatsRows(GRPOTrainer):  # type: ignore[misc]
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        inputs = super()._prepare_inputs(generation_batch)
-        return {
-            name: torch.cat([value[:1], value[:-1]])
-            if isinstance(value, torch.Tensor) and value.ndim
-            else value
-            for name, value in inputs.items()
-        }
+    return changed
 
 
-class CutsTokens(GRPOTrainer):  # type: ignore[misc]
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
-        output = super()._generate_and_score_completions(inputs)
-        width = output["completion_ids"].shape[1]
-        return {
-            name: value[:, :-1]
-            if isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[1] == width
-            else value
-            for name, value in output.items()
-        }
+def without_first_token(inputs: Dict) -> Dict:
+    mask = inputs["completion_mask"].clone()
+    mask[0, 0] = 0
+    return {"completion_mask": mask}
 
 
-class ChangesTokens(GRPOTrainer):  # type: ignore[misc]
-    def compute_loss(self, model: Any, inputs: Dict, **arguments: Any) -> Any:
-        ids = inputs["completion_ids"].clone()
-        ids[0, 0] = (ids[0, 0] + 1) % 300
-        return super().compute_loss(model, {**inputs, "completion_ids": ids}, **arguments)
+def with_another_token(inputs: Dict) -> Dict:
+    ids = inputs["completion_ids"].clone()
+    ids[0, 0] = (ids[0, 0] + 1) % 300
+    return {"completion_ids": ids}
 
 
-class ChangesPrompts(GRPOTrainer):  # type: ignore[misc]
-    def _generate(self, prompts: Any) -> Any:
-        prompt_ids, *others = super()._generate(prompts)
-        return [ids[1:] for ids in prompt_ids], *others
+def with_tools(output: Dict) -> Dict:
+    return {**output, "tool_mask": torch.ones_like(output["tool_mask"])}
 
 
-class ShiftsLogprobs(GRPOTrainer):  # type: ignore[misc]
-    def _generate(self, prompts: Any) -> Any:
-        *first, logprobs, extra, images, tools = super()._generate(prompts)
-        return *first, [[0.0, *one[:-1]] for one in logprobs], extra, images, tools
+def cut(output: Dict) -> Dict:
+    shape = output["completion_ids"].shape
+    return each(lambda one: one[:, :-1] if one.shape == shape else one)(output)
+
+
+def with_cut_prompts(made: Any) -> Any:
+    prompt_ids, *others = made
+    return [ids[1:] for ids in prompt_ids], *others
+
+
+def with_shifted_logprobs(made: Any) -> Any:
+    *first, logprobs, extra, images, tools = made
+    return *first, [[0.0, *one[:-1]] for one in logprobs], extra, images, tools
+
+
+SCORED = "_generate_and_score_completions"
+DROPPED, REPEATED = each(lambda one: one[:-1]), each(lambda one: torch.cat([one[:1], one[:-1]]))
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (MovesMask, "tokens of rollout .*, which has .* to learn from"),
-        (TrainsOnTools, "tokens of rollout .*, which has .* to learn from"),
-        (DropsRows, "takes 7 rows of the 8 given"),
-        (RepeatsRows, "more often than num_iterations=1"),
-        (CutsTokens, "tokens that no rollout of this step has"),
-        (ChangesTokens, "tokens that no rollout of this step has"),
-        (ChangesPrompts, "tokens that no rollout of this step has"),
-        (ShiftsLogprobs, "other logprobs of rollout"),
+        (
+            before("_compute_loss", without_first_token),
+            "tokens of rollout .*, which has .* to learn from",
+        ),
+        (after(SCORED, with_tools), "tokens of rollout .*, which has .* to learn from"),
+        (after("_prepare_inputs", DROPPED), "takes 7 rows of the 8 given"),
+        (after("_prepare_inputs", REPEATED), "more often than num_iterations=1"),
+        (after(SCORED, cut), "tokens that no rollout of this step has"),
+        (before("compute_loss", with_another_token), "tokens that no rollout of this step has"),
+        (after("_generate", with_cut_prompts), "tokens that no rollout of this step has"),
+        (after("_generate", with_shifted_logprobs), "other logprobs of rollout"),
     ],
 )
 def test_a_subclass_that_changes_rows_is_stopped_before_its_first_step(

@@ -43,6 +43,17 @@ TRAINERS = {"callbacks", "peft_config", "processing_class"}
 """Arguments of `GRPOTrainer`, beside those of `make_trainer`."""
 
 
+class RecordingRollout(ProRLRollout):
+    """Rollouts that keep the tokens given to the trainer last."""
+
+    completion_ids: Sequence[list[int]] = ()
+
+    def __call__(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list[Any]]:
+        given = super().__call__(prompts, trainer)
+        self.completion_ids = given["completion_ids"]
+        return given
+
+
 class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]
     """Trainer that keeps the rewards of all processes, and the advantages of this one's rows."""
 

@@ -8,25 +8,13 @@ saved in OUTPUT, again; "scored": a step saved in OUTPUT, with another reward fu
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch.distributed import barrier, destroy_process_group
-from trl import GRPOTrainer
 
 from prorl_service.schemas import Sampling
-from prorl_trl import ProRLRollout
-from tests.trl.training import RecordingTrainer, make_trainer
-
-
-class RecordingRollout(ProRLRollout):
-    completion_ids: Sequence[list[int]] = ()
-
-    def __call__(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list[Any]]:
-        given = super().__call__(prompts, trainer)
-        self.completion_ids = given["completion_ids"]
-        return given
+from tests.trl.training import RecordingRollout, RecordingTrainer, make_trainer
 
 
 def by_rank(completion_ids: list[list[int]], **_: Any) -> list[float]:

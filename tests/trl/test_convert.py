@@ -349,15 +349,6 @@ def test_segments_that_are_not_trained_on_are_not_there_for_the_trainer() -> Non
     assert row.left_out_tokens == 9
 
 
-def test_sub_agents_are_refused_unless_the_longest_is_asked_for() -> None:
-    helper = of_kind("subagent", is_trained=True, mask=[1] * 9)
-    rollout = make_rollout(helper, of_kind("main", is_trained=True))
-    refused = make_row(rollout)
-    assert refused.failure is not None
-    assert "2 segments to learn from" in refused.failure.message
-    assert make_row(rollout, "longest").failure is None
-
-
 def test_a_rollout_of_titles_alone_is_unusable() -> None:
     rollout = make_rollout(of_kind("auxiliary", is_trained=False))
     failure = make_row(rollout).failure

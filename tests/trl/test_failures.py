@@ -15,7 +15,6 @@ from transformers import TrainerCallback
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.client.datasets import BadRows
 from prorl_service.schemas import BackendState, Rollout, RolloutState
 from prorl_trl import ProRLRollout, RolloutsFailed, calls, rollout
 from tests import vllm_engine
@@ -248,12 +247,6 @@ def test_evaluation_before_training_uses_the_trainers_weights(train: Trainings) 
     trainer = train.trainer()
     trainer.evaluate()
     assert worst(trainer) < 1e-4
-
-
-def test_a_task_of_an_unknown_agent_ends_training_with_the_reason(train: Trainings) -> None:
-    trainer = train.trainer(agent="no-such-agent")
-    with pytest.raises(BadRows, match=r"train_dataset\[0\], task count-0: agent: no agent"):
-        trainer.train()
 
 
 def test_an_unreachable_service_ends_training_immediately(

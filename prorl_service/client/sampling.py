@@ -170,6 +170,14 @@ class AllGroupsFail(ProRLError):
     """The first groups all failed: `HOPELESS` of them or more, before anything was scored."""
 
 
+def all_failed(problem: str, status: SamplerStatus) -> AllGroupsFail:
+    """Returns the error, with the reason of the last failure."""
+    if (reason := status.last_failure) is None:
+        return AllGroupsFail(problem)
+    last = f"the last by {reason.blame.value}: {reason.message}"
+    return AllGroupsFail(f"{problem}, {last}", hint=reason.hint)
+
+
 class CandidateQueue:
     """Iterator over the groups that were put in, and over `others` when those run out."""
 
@@ -235,12 +243,7 @@ class StepDraws:
 
     def _check_hope(self, status: SamplerStatus) -> None:
         if status.failed >= HOPELESS and not (status.scored or status.given):
-            reason = status.last_failure
-            raise AllGroupsFail(
-                f"the first {status.failed} groups failed"
-                + (f", the last by {reason.blame.value}: {reason.message}" if reason else ""),
-                hint=reason.hint if reason else "",
-            )
+            raise all_failed(f"the first {status.failed} groups failed", status)
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the last step, up to its last draw."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
-from prorl_service.client.sampling import HOPELESS, MIN_LEASE_S, AllGroupsFail, SamplerClient
+from prorl_service.client.sampling import HOPELESS, MIN_LEASE_S, SamplerClient, all_failed
 from prorl_service.schemas import Group, Rollout
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_trl.convert import PAYLOAD_KEY
@@ -184,12 +184,7 @@ class DrawnGroups:
         is_hopeful = new.pop("given") or new["uninformative"] or status.informative
         self._failed_in_a_row = 0 if is_hopeful else self._failed_in_a_row + new["failed"]
         if self._failed_in_a_row >= HOPELESS:
-            reason = status.last_failure
-            raise AllGroupsFail(
-                f"{self._failed_in_a_row} groups in a row failed"
-                + (f", the last by {reason.blame.value}: {reason.message}" if reason else ""),
-                hint=reason.hint if reason else "",
-            )
+            raise all_failed(f"{self._failed_in_a_row} groups in a row failed", status)
         metrics = {f"prorl/sampling/{name}_total": float(count) for name, count in new.items()}
         if status.score_mean is not None:
             metrics["prorl/sampling/unfiltered_reward"] = status.score_mean

@@ -20,7 +20,7 @@ from prorl_service.schemas import (
     ToolCallRecord,
 )
 from prorl_trl import checks
-from prorl_trl.async_groups import Candidates
+from prorl_trl.async_groups import PromptGroups
 from prorl_trl.async_samples import Attempt, advantages, attempt_of, group_metrics, samples_of
 from tests.trl.test_convert import QUESTION, make_groups, make_rollout, make_segment
 
@@ -216,11 +216,11 @@ def test_candidates_cycle_through_the_dataset_and_keep_row_and_version() -> None
         names.append(name)
         return make_groups([prompt], 1)[0]
 
-    candidates = Candidates(dataset, group_of, run_id="run-a")
+    candidates = PromptGroups(dataset, group_of, run_id="run-a")
     groups = [next(candidates), next(candidates)]
     candidates.version = 3
     groups.append(next(candidates))
     assert [len(group.task.messages) for group in groups] == [2, 1, 2]
     assert [candidates.number_and_version(name) for name in names] == [(0, 0), (1, 0), (2, 3)]
     assert candidates.prompt(2) == QUESTION
-    assert Candidates(iter(dataset), group_of, run_id="r").prompt(2) == []
+    assert PromptGroups(iter(dataset), group_of, run_id="r").prompt(2) == []

@@ -229,4 +229,4 @@ def test_an_empty_dataset_is_refused() -> None:
         raise AssertionError
 
     with pytest.raises(ValueError, match="dataset is empty"):
-        next(async_groups.Candidates([], group_of, run_id="r"))
+        next(async_groups.PromptGroups([], group_of, run_id="r"))

@@ -27,8 +27,8 @@ from prorl_service.schemas import (
 from prorl_trl.convert import (
     GroupMaker,
     Overlong,
-    Row,
     Segments,
+    TrlRow,
     columns,
     failure_summary,
     row_metrics,
@@ -87,7 +87,9 @@ def make_rollout(
     )
 
 
-def make_row(rollout: Rollout, segments: Segments = "refuse", overlong: Overlong = "mask") -> Row:
+def make_row(
+    rollout: Rollout, segments: Segments = "refuse", overlong: Overlong = "mask"
+) -> TrlRow:
     return row_of(rollout, eos_id=EOS, segments=segments, overlong=overlong)
 
 

@@ -37,7 +37,7 @@ async def test_a_row_that_cannot_run_is_a_failed_row_and_others_are_trained_on(
     bad = scored("bad", 0, 1)
     bad.task.agent = "stranger"
 
-    def train() -> list[convert.Row]:
+    def train() -> list[convert.TrlRow]:
         rollouts = run_groups(
             TrainersService(url, token=None, deadline_s=60),
             [scored("good", 0, 1), bad],

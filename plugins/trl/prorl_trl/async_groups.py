@@ -22,7 +22,7 @@ EndedGroup = tuple[str, list[Rollout]]
 """Name given to the group when it began, and all of its rollouts in order."""
 
 
-class Candidates:
+class PromptGroups:
     """Endless iterator of groups, one for each prompt of the dataset in turn.
 
     A group's name holds its number and the version of the weights when it began.
@@ -36,7 +36,7 @@ class Candidates:
         self._run_id = run_id
         self._prompts = enumerate(prompts_without_end(dataset, seed=None))
 
-    def __iter__(self) -> "Candidates":
+    def __iter__(self) -> "PromptGroups":
         return self
 
     def __next__(self) -> Group:

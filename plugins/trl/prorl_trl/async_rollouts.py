@@ -27,7 +27,7 @@ from prorl_service.errors import PolicyUnclaimed, ProRLError
 from prorl_service.schemas import FinishReason, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, checks, convert
-from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, InflightGroups
+from prorl_trl.async_groups import DrawnGroups, GroupSource, InflightGroups, PromptGroups
 from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
 from prorl_trl.calls import RolloutsFailed
 from prorl_trl.checks import checked
@@ -120,7 +120,7 @@ class ProRLRolloutWorker:
         self._service = TrainersService(
             url, token=token, wire=wire, deadline_s=deadline_s, held=self._policy
         )
-        self._candidates = Candidates(
+        self._candidates = PromptGroups(
             train_dataset,
             partial(
                 groups.group, n=args.num_generations, lease_s=None if dynamic_sampling else LEASE_S

@@ -15,15 +15,15 @@ import numpy as np
 from prorl_service.client.metrics import metrics, oldest_version
 from prorl_service.client.trainable import trained_segments
 from prorl_service.schemas import Rollout, Segment, Trajectory
-from prorl_trl.convert import Overlong, Row, row_of
+from prorl_trl.convert import Overlong, TrlRow, row_of
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """A rollout as rows: `whole` has its reward, and `trained` has the rows to learn from."""
 
-    whole: Row
-    trained: list[Row]
+    whole: TrlRow
+    trained: list[TrlRow]
     completion: list[dict[str, str]]
 
 
@@ -43,14 +43,14 @@ def attempt_of(
     )
 
 
-def _numbered(row: Row, versions: Mapping[int, int] | None) -> Row:
+def _numbered(row: TrlRow, versions: Mapping[int, int] | None) -> TrlRow:
     """Returns the row with the trainer's number of its version, if it has any."""
     if versions is None or row.policy_version not in versions:
         return row
     return replace(row, policy_version=versions[row.policy_version])
 
 
-def _row(whole: Row, segment: Segment) -> Row:
+def _row(whole: TrlRow, segment: Segment) -> TrlRow:
     return replace(
         whole,
         prompt_ids=segment.prompt_ids,
@@ -107,7 +107,7 @@ def samples_of(
     ]
 
 
-def _arrays(row: Row) -> dict[str, Any]:
+def _arrays(row: TrlRow) -> dict[str, Any]:
     """Returns arrays over the whole sequence, with the prompt masked."""
     before = len(row.prompt_ids)
     return {

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Group, Rollout
 from prorl_trl import checks, convert
-from prorl_trl.convert import GroupMaker, Row
+from prorl_trl.convert import GroupMaker, TrlRow
 from prorl_trl.draws import TOO_FEW, TrainerDraws
 from prorl_trl.processes import on_main
 from prorl_trl.pushes import Pushes
@@ -45,7 +45,7 @@ class TrainerCalls:
         *,
         is_dynamic: bool,
         groups: GroupMaker,
-        row_of: Callable[..., Row],
+        row_of: Callable[..., TrlRow],
         raises: bool,
         observe: Callable[[Sequence[Rollout]], None],
     ) -> None:
@@ -59,7 +59,7 @@ class TrainerCalls:
         self._count = 0
         self._lost = 0
 
-    def rows(self, prompts: Sequence[Any]) -> tuple[list[Row], dict[str, float]]:
+    def rows(self, prompts: Sequence[Any]) -> tuple[list[TrlRow], dict[str, float]]:
         """Returns rows and metrics; gives a restarted service the weights again, and continues. A
         collective. Raises `RolloutsFailed`."""
         self._inflight = None
@@ -71,7 +71,7 @@ class TrainerCalls:
 
     def _run(
         self, prompts: Sequence[Any], deadline: float
-    ) -> tuple[list[Row], dict[str, float]] | None:
+    ) -> tuple[list[TrlRow], dict[str, float]] | None:
         """Retries while all rollouts fail for a temporary reason, such as an engine that is down:
         steps without rollouts would move the learning rate schedule, and with it the policy.
 
@@ -123,7 +123,7 @@ class TrainerCalls:
     def _is_drawn(self) -> bool:
         return self._is_dynamic and self._trainer.model.training
 
-    def _rows_of(self, rollouts: Sequence[Rollout], count: int) -> list[Row]:
+    def _rows_of(self, rollouts: Sequence[Rollout], count: int) -> list[TrlRow]:
         # Groups of dynamic sampling may have begun before the last push.
         versions = (self._pushes.own if self._is_drawn else self._pushes.current) or None
         rows = [self._row_of(rollout, versions=versions) for rollout in rollouts]
@@ -131,7 +131,7 @@ class TrainerCalls:
         unused = convert.unused_row(self._trainer._tokenizer.eos_token_id, shortage)
         return rows + [unused] * (count - len(rows))
 
-    def _is_to_retry(self, rows: Sequence[Row], deadline: float) -> bool:
+    def _is_to_retry(self, rows: Sequence[TrlRow], deadline: float) -> bool:
         failures = [row.failure for row in rows if row.failure is not None]
         if not failures:
             return False
@@ -151,7 +151,7 @@ class TrainerCalls:
         logger.warning("%s Resubmitting missing rollouts.", forgotten)
         time.sleep(RETRY_DELAY_S)
 
-    def _count_lost(self, rows: Sequence[Row]) -> None:
+    def _count_lost(self, rows: Sequence[TrlRow]) -> None:
         self._lost = 0 if any(row.failure is None for row in rows) else self._lost + 1
         if self._lost >= MAX_LOST_CALLS:
             raise RolloutsFailed(convert.failure_summary(rows))

@@ -114,7 +114,7 @@ class GroupMaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Outcome):
+class TrlRow(Outcome):
     """One completion as TRL takes it, and how the rollout went.
 
     `left_out_tokens`: number of tokens sampled in other segments of the trajectory.
@@ -137,7 +137,7 @@ def row_of(
     overlong: Overlong,
     versions: Collection[int] | None = None,
     complete: Collection[int] | None = None,
-) -> Row:
+) -> TrlRow:
     """`eos_id`: the token of a row without weight.
 
     `segments`: "refuse" fails a rollout of more than one; "longest" trains on the one with the
@@ -164,7 +164,7 @@ def row_of(
     is_masked = overlong == "mask" and is_cut_off(rollout.trajectory)
     outcome = replace(outcome_of(rollout), reward=_shaped(rollout, overlong))
     others = [one for one in rollout.trajectory.segments if one is not segment]
-    return Row(
+    return TrlRow(
         prompt_ids=segment.prompt_ids,
         completion_ids=segment.response_ids,
         logprobs=segment.logprobs,
@@ -225,13 +225,13 @@ def _trajectory_failure(
     return None
 
 
-def unused_row(eos_id: int, failure: ErrorInfo) -> Row:
+def unused_row(eos_id: int, failure: ErrorInfo) -> TrlRow:
     """Returns a row without weight in the loss."""
     eos = [eos_id]
-    return Row(eos, eos, logprobs=[0.0], env_mask=[0], failure=failure)
+    return TrlRow(eos, eos, logprobs=[0.0], env_mask=[0], failure=failure)
 
 
-def with_one_token(rows: Sequence[Row]) -> list[Row]:
+def with_one_token(rows: Sequence[TrlRow]) -> list[TrlRow]:
     """Unmasks one token if all are masked, in a row without a reward: its advantage is 0."""
     if any(any(row.env_mask) for row in rows):
         return list(rows)
@@ -240,7 +240,7 @@ def with_one_token(rows: Sequence[Row]) -> list[Row]:
     return [replace(first, env_mask=env_mask, reward=None), *rows[1:]]
 
 
-def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+def columns(rows: Sequence[TrlRow]) -> dict[str, list[Any]]:
     """Returns `rollout_func`'s result. `prorl_` columns reach every reward function as keywords."""
     tokens = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
     others = ("reward", "reward_components", "turns", "finish_reason", "policy_version")
@@ -251,7 +251,7 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     }
 
 
-def row_metrics(rows: Sequence[Row], newest_version: int | None) -> dict[str, float]:
+def row_metrics(rows: Sequence[TrlRow], newest_version: int | None) -> dict[str, float]:
     """Returns metrics of rollouts, and the mean number of sampled tokens that rows leave out."""
     values = metrics(rows, newest_version)
     usable = [row for row in rows if row.failure is None]
@@ -260,7 +260,7 @@ def row_metrics(rows: Sequence[Row], newest_version: int | None) -> dict[str, fl
     return values
 
 
-def failure_summary(rows: Sequence[Row]) -> str:
+def failure_summary(rows: Sequence[TrlRow]) -> str:
     """Returns the most frequent reasons, each once, with what to do about it."""
     reasons = Counter(
         f"{row.failure.kind} (blame: {row.failure.blame.value}): {row.failure.message}"

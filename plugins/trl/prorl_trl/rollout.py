@@ -24,7 +24,7 @@ from prorl_trl import checks, convert
 from prorl_trl.additions import OnMain, RewardTable, correct_sampling
 from prorl_trl.calls import TrainerCalls
 from prorl_trl.checks import checked
-from prorl_trl.convert import GroupMaker, Overlong, Row, Segments, with_task
+from prorl_trl.convert import GroupMaker, Overlong, Segments, TrlRow, with_task
 from prorl_trl.draws import TrainerDraws
 from prorl_trl.processes import on_main
 from prorl_trl.pushes import Pushes
@@ -100,7 +100,7 @@ class ProRLRollout:
         )
         self._weights, self._corrects = weights, importance_sampling == "auto"
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
-        self._training: _Training | None = None
+        self._training: _TrainerRollouts | None = None
         if not self._saved.is_replayed:
             checks.check_service(url, token)
 
@@ -139,7 +139,7 @@ class ProRLRollout:
         assert self._training is not None
         self._training.pushes.push()
 
-    def _meet(self, trainer: Any) -> "_Training":
+    def _meet(self, trainer: Any) -> "_TrainerRollouts":
         """First contact."""
         saved, is_dynamic = self._saved, self._sampler_spec is not None
         sampling = sampling_of(trainer.args, self._sampling)
@@ -168,7 +168,7 @@ class ProRLRollout:
         row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
         given = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}
         calls = self._calls_of(trainer, self._service, pushes, saved, draws, **given)
-        return _Training(trainer, pushes, calls, rewards, taken, is_dynamic=is_dynamic)
+        return _TrainerRollouts(trainer, pushes, calls, rewards, taken, is_dynamic=is_dynamic)
 
     def _new_draws(self, trainer: Any, groups: GroupMaker) -> TrainerDraws | None:
         if self._sampler_spec is None or self._saved.is_replayed:
@@ -208,7 +208,7 @@ class ProRLRollout:
         )
 
 
-class _Training:
+class _TrainerRollouts:
     """A trainer that takes rollouts, from first contact on. Collective throughout."""
 
     def __init__(
@@ -226,7 +226,7 @@ class _Training:
         names = ("response_template", "response_schema")
         self._shows_text = is_dynamic or any(getattr(trainer._tokenizer, one, 0) for one in names)
         self._metrics: dict[str, float] = {}
-        self._rows: list[Row] = []
+        self._rows: list[TrlRow] = []
         """This process' rows of the last call."""
 
     def columns(self, prompts: Sequence[Any]) -> dict[str, list[Any]]:
@@ -257,7 +257,7 @@ class _Training:
             if self._shows_text:
                 log_extra("text", [self._text(row) for row in self._rows])
 
-    def _text(self, row: Row) -> str:
+    def _text(self, row: TrlRow) -> str:
         """Returns the text of prompt and completion, special tokens included."""
         if row.failure is not None:
             return ""

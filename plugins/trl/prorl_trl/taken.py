@@ -22,7 +22,7 @@ import trl
 from prorl_service.client import off_policy
 from prorl_service.client.off_policy import Cause, OffPolicyWatch, PolicyDiffers
 from prorl_service.schemas import Sampling
-from prorl_trl.convert import Row
+from prorl_trl.convert import TrlRow
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ Key = tuple[tuple[int, ...], tuple[int, ...]]
 class _Given:
     """Rows of one call of the trainer, on this process."""
 
-    rows: Sequence[Row] = ()
+    rows: Sequence[TrlRow] = ()
     newest_version: int | None = None
     """Version whose rows are compared with the trainer's logprobs; None compares all."""
-    by_tokens: dict[Key, list[Row]] = field(default_factory=dict)
+    by_tokens: dict[Key, list[TrlRow]] = field(default_factory=dict)
     uses: Counter[Key] = field(default_factory=Counter)
     is_compared: bool = False
 
@@ -63,7 +63,7 @@ class TakenRows:
 
         trainer.compute_loss = compute_loss
 
-    def expect(self, rows: Sequence[Row], newest_version: int | None) -> None:
+    def expect(self, rows: Sequence[TrlRow], newest_version: int | None) -> None:
         """Takes the rows that the trainer is given next, on this process."""
         self._given = _Given(rows, newest_version)
         for row in rows:
@@ -72,7 +72,7 @@ class TakenRows:
 
     # --- tokens, masks and logprobs -------------------------------------------------------------
 
-    def check(self, inputs: Mapping[str, Any]) -> list[tuple[Key, Row]]:
+    def check(self, inputs: Mapping[str, Any]) -> list[tuple[Key, TrlRow]]:
         """Returns the row of each sequence in a batch. Raises `PolicyDiffers`."""
         if not self._given.rows or any(name not in inputs for name in _TAKEN):
             return []
@@ -110,7 +110,7 @@ class TakenRows:
 
     def _row_of(
         self, prompt: list[int], ids: list[int], mask: list[int], logprobs: torch.Tensor | None
-    ) -> tuple[Key, Row]:
+    ) -> tuple[Key, TrlRow]:
         key = self._key(prompt, ids)
         rows = self._given.by_tokens.get(key)
         if rows is None:
@@ -137,7 +137,7 @@ class TakenRows:
             end -= 1
         return tuple(prompt), tuple(completion[:end])
 
-    def _mask(self, row: Row, width: int) -> list[int]:
+    def _mask(self, row: TrlRow, width: int) -> list[int]:
         """Returns the mask that the loss must have, by TRL's own rule for truncated rows."""
         tokenizer = self._trainer._tokenizer
         ends = getattr(self._trainer, "eos_token_ids", [tokenizer.eos_token_id])
@@ -227,13 +227,13 @@ def _loss_mask(inputs: Mapping[str, Any]) -> torch.Tensor:
     return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
 
 
-def _has(row: Row, logprobs: torch.Tensor, mask: Sequence[int]) -> bool:
+def _has(row: TrlRow, logprobs: torch.Tensor, mask: Sequence[int]) -> bool:
     where = [number for number, is_taken in enumerate(mask) if is_taken]
     own = torch.tensor([row.logprobs[number] for number in where])
     return torch.allclose(logprobs[where], own, atol=1e-5)
 
 
-def _name(row: Row) -> str:
+def _name(row: TrlRow) -> str:
     return f"rollout {row.label.partition(chr(10))[0] or '(failed)'}"
 
 

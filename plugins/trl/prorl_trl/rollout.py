@@ -166,7 +166,7 @@ class ProRLRollout:
         trainer.add_callback(OnMain(saved.end_evaluation, end))
         eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
-        given = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}
+        given: dict[str, Any] = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}
         calls = self._calls_of(trainer, self._service, pushes, saved, draws, **given)
         return _TrainerRollouts(trainer, pushes, calls, rewards, taken, is_dynamic=is_dynamic)
 

@@ -20,7 +20,7 @@ from types import MappingProxyType
 import httpx
 
 from prorl_service.errors import ProRLError
-from prorl_service.inference import releases
+from prorl_service.inference.engines import vllm_releases as releases
 
 STOP_TIMEOUT_S = 20
 START_TIMEOUT_S = 120

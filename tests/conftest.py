@@ -163,7 +163,7 @@ def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen3 with a tokenizer that knows fewer ids than the model samples."""
-    from prorl_service.inference.engine.tiny import build_tiny_model
+    from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
     directory = tmp_path_factory.mktemp("tiny-model")
     build_tiny_model(directory)

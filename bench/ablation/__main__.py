@@ -27,7 +27,7 @@ from bench.ablation.rows import Row
 from bench.ablation.running import Run
 from bench.ablation.workload import Size
 from bench.plots.drawing import redraw
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
 SEEDS = 5
 VOCAB_SIZE = 1024

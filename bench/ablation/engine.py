@@ -23,7 +23,7 @@ from bench.load.engine import LOGPROB, MAX_BODY_BYTES, MAX_MODEL_LEN
 from bench.load.workload import SESSION_HEADER
 from bench.routing import simulate
 from bench.routing.simulate import Running
-from prorl_service.inference.logprobs import PROCESSED
+from prorl_service.inference.engines.vllm_logprobs import PROCESSED
 from prorl_service.tokens.chat import ChatFormat
 
 TICK_S = 0.02

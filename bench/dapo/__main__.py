@@ -33,7 +33,7 @@ from bench.dapo.contenders import CONTENDERS
 from bench.dapo.training import Run
 from bench.dapo.workload import Plan
 from bench.plots.drawing import redraw
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
 SEEDS = (1, 2, 3)
 

@@ -9,7 +9,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import Response
 
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
@@ -30,7 +31,7 @@ class CountingEngine(StubEngine):
         """Holds all calls until weights have been loaded."""
         self._running.clear()
 
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def _generate(self, request: Request) -> Response:
         rollout_id = request.headers[SESSION_HEADER]
         self.turns[rollout_id.rpartition(".")[0]] += 1
         await self._running.wait()

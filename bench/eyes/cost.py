@@ -17,7 +17,7 @@ from bench.load import contenders, ours
 from bench.load.agent import LoadAgent
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.net import credentials
 from tests.page.browser import Browser
 from tests.page.chromium import browser

@@ -17,7 +17,7 @@ from bench.load.agent import LoadAgent
 from bench.load.workload import MODEL_CALLS, TOOL_TURNS
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from tests.exports.made_rollouts import Made, make
 from tests.traces.collector import collector
 

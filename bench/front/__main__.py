@@ -13,18 +13,19 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
 import psutil
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import Response
 
 from bench import result
 from bench.front.drive import GROUP_SIZE, Driver, cpu_s, session
 from prorl_service import local
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 
@@ -39,7 +40,6 @@ REAL = 2
 """Real services that share an engine at rest."""
 
 Row = dict[str, object]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class CountingEngine(StubEngine):
@@ -47,15 +47,9 @@ class CountingEngine(StubEngine):
 
     requests = 0
 
-    def application(self) -> web.Application:
-        app = super().application()
-        app.middlewares.append(self._count)
-        return app
-
-    @web.middleware
-    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def respond(self, request: Request) -> Response:
         self.requests += 1
-        return await handler(request)
+        return await super().respond(request)
 
 
 @contextmanager

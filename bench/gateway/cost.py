@@ -17,7 +17,7 @@ from bench.load.workload import MODEL_CALLS, SYSTEM, TASK
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.harness import with_program
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Group, Limits, Message, Rollout, Task
 from recipes.demo.programs import OPENAI_AGENT
 

@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from prorl_service.gateway.dialects import chat as dialect
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.tokens.chat import ChatFormat
 from tests.gateway.rollouts import rollout
 from tests.gateway.traces import exchanges, play_back

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.tokens.chat import ChatFormat
 from tests.gateway.rollouts import Rollout, rollout
 from tests.gateway.test_traces import SEGMENTS

@@ -22,7 +22,7 @@ from bench.result import Part
 from bench.vllm_training.weights import VLLM
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.vllm import GENERATE
+from prorl_service.inference.engines.vllm_routes import GENERATE
 from prorl_service.schemas import Limits, Sampling
 from prorl_service.tokens.chat import ChatFormat
 

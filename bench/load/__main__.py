@@ -44,7 +44,7 @@ from bench.load.ours import Kind
 from bench.load.workload import MODEL_CALLS
 from bench.plots.drawing import redraw
 from bench.tools.rungs import sif
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
 Row = dict[str, object]
 

@@ -27,7 +27,7 @@ from bench.load.workload import (
     TOOL_TURNS,
     is_output,
 )
-from prorl_service.inference.logprobs import PROCESSED
+from prorl_service.inference.engines.vllm_logprobs import PROCESSED
 from prorl_service.tokens.chat import ChatFormat
 
 LOGPROB = -0.5

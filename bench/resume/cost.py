@@ -13,7 +13,7 @@ from bench.tools import rungs
 from prorl_service import local
 from prorl_service.agents.base import Restores
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.pipeline.keeping import MAX_LAYER_BYTES
 from prorl_service.sandbox.layer_files import LayerFiles
 

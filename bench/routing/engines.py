@@ -23,9 +23,10 @@ from bench.routing.quota import Quotas
 from prorl_service import local
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.prompt_json import EncodedPrompt
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.inference.routing import Router
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import BackendSpec, Sampling
@@ -111,11 +112,9 @@ async def _warm_up(url: str) -> None:
         backend = Backend(url, connections)
         calls = (
             backend.generate(
-                EncodedPrompt([i] * PROMPT_TOKENS),
-                sampling=Sampling(temperature=1.0),
-                max_tokens=MAX_TOKENS,
-                seed=i,
-                session_id=f"warm-up {i}",
+                EngineCall(
+                    EncodedPrompt([i] * PROMPT_TOKENS), Sampling(), MAX_TOKENS, i, f"warm-up {i}"
+                )
             )
             for i in range(AT_ONCE // ENGINES)
         )

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from bench import result
 from prorl_service import local
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from tests.faults.processes import port_to_come_back_to
 from tests.trl.base_model import with_split_eos
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from bench import result
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from tests.trl.training import SERVICE_OPTIONS
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from typing import ClassVar
 from prorl_service import local
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import FinishReason, Group, Message, Rollout, RolloutState, Stage, Task
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat

@@ -18,7 +18,7 @@ import httpx
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Group, Message, Task
 
 TIMEOUT_S = 240

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Group, Limits, Message, RolloutState, Task
 
 OUTAGE_S = 60.0

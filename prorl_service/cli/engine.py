@@ -39,7 +39,7 @@ def engine(*, settings: Annotated[EngineSettings, Parameter(name="*")]) -> None:
     logs.configure("text")
     key = take_key(KEY_VARIABLE, settings.api_key_file, "the engine's key")
     try:
-        from prorl_service.inference.engine import serve as serve_engine
+        from prorl_service.inference.reference_engine import serve as serve_engine
     except ImportError as error:
         raise ProRLError(
             f"the engine's dependencies are not installed: {error}",

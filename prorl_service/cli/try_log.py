@@ -21,7 +21,6 @@ def configure(*, verbose: bool) -> None:
         handler.addFilter(_is_news)
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # the scripted engine's
 
 
 def show_cause(error: BaseException) -> None:

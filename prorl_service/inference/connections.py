@@ -4,13 +4,10 @@ Model calls are what the service does most, so their cost counts: libcurl takes 
 aiohttp (docs/architecture.md). Knows nothing of routes or JSON.
 """
 
-import asyncio
 import ssl
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import dataclass
-from os import fstat
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import pycurl
 
@@ -19,14 +16,11 @@ KEEP_ALIVE_S = 4
 """Seconds for which an idle connection can be reused: uvicorn closes it after 5 s."""
 MAX_CONNECTIONS = 1 << 20
 """Most connections kept: by default, libcurl keeps four times the requests in flight."""
-FILE_PART_BYTES = 1 << 20
 
 MAX_ANSWER_BYTES = 64 << 20
 """Largest answer that is read: four times the answer to a call of 131,072 tokens."""
 
 Method = Literal["GET", "POST"]
-Progress = Callable[[], None]
-"""Callback, on the event loop, after each part of a file that was sent."""
 
 
 class Unreachable(Exception):
@@ -62,20 +56,16 @@ class Connections:
         url: str,
         *,
         headers: Mapping[str, str],
-        body: bytes | BinaryIO = b"",
-        on_progress: Progress = lambda: None,
+        body: bytes = b"",
     ) -> Answer:
         """Raises `Unreachable`. A cancelled request closes its connection, which the engine sees.
 
-        A file is sent from its current position, unless an answer comes first. A request that finds
-        its kept connection closed is retried on a new one. `headers` must hold no line breaks.
+        A request that finds its kept connection closed is retried on a new one. `headers` must hold
+        no line breaks.
         """
         handle = self._idle.pop() if self._idle else pycurl.Curl()
         try:
             self._set(handle, url, headers)
-            if not isinstance(body, bytes):
-                with closing(_Parts(handle, body, on_progress)):
-                    return await self._perform(handle)
             if method == "POST":
                 handle.setopt(pycurl.POSTFIELDS, body)
             return await self._perform(handle)
@@ -134,39 +124,3 @@ class _Content:
             return 0
         self.parts.append(part)
         return len(part)
-
-
-class _Parts:
-    """Parts of the file that `handle` sends. A thread reads them, since libcurl asks for them on
-    the event loop; each part that was read resumes the transfer."""
-
-    def __init__(self, handle: pycurl.Curl, file: BinaryIO, on_progress: Progress) -> None:
-        handle.setopt(pycurl.POST, 1)
-        handle.setopt(pycurl.POSTFIELDSIZE_LARGE, fstat(file.fileno()).st_size - file.tell())
-        handle.setopt(pycurl.UPLOAD_BUFFERSIZE, FILE_PART_BYTES)
-        handle.setopt(pycurl.READFUNCTION, self._read)
-        self._handle = handle
-        self._file = file
-        self._on_progress = on_progress
-        self._part: asyncio.Task[bytes] | None = None
-        self._is_closed = False
-
-    def close(self) -> None:
-        self._is_closed = True
-        if self._part is not None:
-            self._part.cancel()
-
-    def _read(self, size: int) -> bytes | int:
-        if self._is_closed:
-            return pycurl.READFUNC_ABORT
-        if self._part is None:
-            self._part = asyncio.create_task(asyncio.to_thread(self._file.read, size))
-            self._part.add_done_callback(self._resume)
-            return pycurl.READFUNC_PAUSE
-        part, self._part = self._part, None
-        self._on_progress()
-        return part.result()
-
-    def _resume(self, _: asyncio.Task[bytes]) -> None:
-        if not self._is_closed:
-            self._handle.pause(pycurl.PAUSE_CONT)

@@ -12,8 +12,8 @@ from prorl_service.errors import BackendUnavailable
 from prorl_service.inference.member import Member
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.routing import Router, RouteRequest
-from prorl_service.inference.updates.updates import WeightUpdates
 from prorl_service.inference.waiting import Lines, Waiting
+from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import BackendState
 from prorl_service.utils.tasks import Changes
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from prorl_service.inference.member import Member
 from prorl_service.inference.model import CurrentModel
-from prorl_service.inference.updates.updates import WeightUpdates
+from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import BackendState
 from prorl_service.utils.tasks import TaskOwner
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_service.errors import Conflict
-from prorl_service.inference.answers import EngineInfo
+from prorl_service.inference.engines.base import EngineInfo
 
 NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 """Keys of a config.json that differ between copies of one model."""

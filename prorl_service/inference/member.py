@@ -16,12 +16,11 @@ from prorl_service.errors import (
     BackendUnavailable,
     ProRLError,
 )
-from prorl_service.inference import releases
-from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
+from prorl_service.inference.engines.base import EngineInfo
 from prorl_service.inference.routing import EngineLoad
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.weights.pushed import Weights
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, EngineReport
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.leases import Lease
@@ -142,7 +141,7 @@ class Member:
     def must_be_probed(self) -> bool:
         """True unless what its owner reports, if anything, says all that a probe would."""
         report = self.spec.report
-        if report is None or self.backend.needs_probes:
+        if report is None or self.backend.engine.needs_probes:
             return True
         if report.state is not BackendState.HEALTHY:
             return False
@@ -200,10 +199,8 @@ class Member:
                 hint="is the inference engine running and reachable from the service?",
             )
         self.info = await self.backend.describe(timeout_s=timeout_s)
-        release = self.info.release or releases.LABELS_WEIGHTS
-        if self.spec.policy_version is not None and release < releases.LABELS_WEIGHTS:
-            needed = releases.shown(releases.LABELS_WEIGHTS)
-            raise BackendRejected(f"{self.spec.url} is updated by others: that needs vLLM {needed}")
+        if self.spec.policy_version is not None and (needed := self.info.needs_for_label):
+            raise BackendRejected(f"{self.spec.url} is updated by others: that needs {needed}")
         await self.backend.check_logprobs(self.info, may_probe=False)
         is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
         if is_other or self.info.is_paused:  # a paused engine may have lost its weights

@@ -45,7 +45,7 @@ class Membership:
         """See `BackendPool.add`."""
         self.check_owner(spec.owner)
         self._check_training(spec.training)
-        backend = Backend(spec.url, self._connections, spec.api_key)
+        backend = Backend(spec.url, self._connections, spec.api_key, spec.kind)
         member = Member(backend, spec, EngineLoad(self._max_calls_of(spec)), self._on_change)
         while known := self._members.get(member.backend_id):
             if known.monitor is not None:
@@ -110,7 +110,7 @@ class Membership:
         if spec.api_key is None and spec.url == member.spec.url:
             spec = spec.model_copy(update={"api_key": member.spec.api_key})
         member.spec = spec
-        member.backend.api_key = spec.api_key
+        member.backend.http.api_key = spec.api_key
         member.probe_now.set()  # it may have to serve with other weights
         member.load.max_calls = self._max_calls_of(spec)
 

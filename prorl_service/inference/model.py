@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from prorl_service.errors import BackendUnavailable, Conflict
-from prorl_service.inference.answers import EngineInfo
+from prorl_service.inference.engines.base import EngineInfo
 from prorl_service.inference.identity import ModelIdentity
 from prorl_service.schemas import BackendSpec
 from prorl_service.tokens.chat import ChatFormat

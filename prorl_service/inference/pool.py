@@ -6,17 +6,17 @@ and have the newest weights before they serve: no rollout starts on older ones.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
+from prorl_service.inference.engines.kinds import DEFAULT
 from prorl_service.inference.health import Health
 from prorl_service.inference.member import Member
 from prorl_service.inference.membership import Membership
@@ -24,18 +24,13 @@ from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.routing import LeastExpectedTime, Router, RouteRequest
 from prorl_service.inference.session import Session
-from prorl_service.inference.transfer.ways import WeightSource
-from prorl_service.inference.updates.nccl import NcclGroup
-from prorl_service.inference.updates.updates import WeightUpdates
-from prorl_service.inference.weights import PushedWeights, WeightSpool
+from prorl_service.inference.weights.pushed import PushedWeights
+from prorl_service.inference.weights.spool import WeightSpool
+from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import (
     BackendSpec,
     BackendState,
     BackendStatus,
-    Push,
-    WeightsQuery,
-    WeightsReport,
-    WeightsTerms,
 )
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.tasks import TaskOwner
@@ -92,7 +87,7 @@ class BackendPool:
         self._watchers: list[Callable[[], None]] = []
         self._connections = Connections()
         self._spool = WeightSpool(spool_directory, silence_s=config.upload_silence_s)
-        self._updates = WeightUpdates(
+        self.weights = WeightUpdates(
             self._members,
             self._spool,
             self.owner,
@@ -104,14 +99,14 @@ class BackendPool:
         self._dispatch = Dispatch(
             self._members,
             self._can_serve,
-            self._updates,
+            self.weights,
             self.model,
             router or LeastExpectedTime(),
             wait_s=config.wait_for_backend_s,
         )
         self._health = Health(
             self.model,
-            self._updates,
+            self.weights,
             self.background,
             probe_interval_s=config.probe_interval_s,
             probe_timeout_s=config.probe_timeout_s,
@@ -127,20 +122,20 @@ class BackendPool:
         )
 
     async def __aenter__(self) -> "BackendPool":
-        await asyncio.to_thread(self._spool.open, self._updates.pushed.files())
+        await asyncio.to_thread(self._spool.open, self.weights.pushed.files())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._membership.close()
         await self.background.close()
         await self._connections.aclose()
-        await asyncio.to_thread(self._spool.close, self._updates.pushed.files())
+        await asyncio.to_thread(self._spool.close, self.weights.pushed.files())
 
     # --- for the parts --------------------------------------------------------------------------
 
     def _on_change(self) -> None:
         """Handles a change of members, of their states or of the newest weights."""
-        if not self._members and self._updates.wanted is None:
+        if not self._members and self.weights.wanted is None:
             self.model.forget()  # the next backend may bring another
         self._dispatch.announce_change()
         for watcher in self._watchers:
@@ -150,7 +145,7 @@ class BackendPool:
         return "; ".join(f"{m.backend_id}: {m.reason}" for m in self._members.values())
 
     def _can_serve(self, member: Member) -> bool:
-        return member.state is BackendState.HEALTHY and member.loaded is self._updates.wanted
+        return member.state is BackendState.HEALTHY and member.loaded is self.weights.wanted
 
     # --- for rollouts ---------------------------------------------------------------------------
 
@@ -174,18 +169,18 @@ class BackendPool:
     async def until_up(self) -> None:
         """Waits until a model is known, and an engine of it serves or will do so without help.
         Raises `WeightsRejected` if the weights that it waits for turn out to be unfit."""
-        known = self._updates.refusal
-        while self.model.current is None or not self._up() or self._updates.are_undecided:
+        known = self.weights.refusal
+        while self.model.current is None or not self._up() or self.weights.are_undecided:
             await self._dispatch.changes.wait()
-            self._updates.raise_refusal_after(known)
+            self.weights.raise_refusal_after(known)
 
     async def until_serving(self) -> None:
         """Waits until an engine can take a call. Raises `WeightsRejected` if the weights that it
         waits for turn out to be unfit."""
-        known = self._updates.refusal
+        known = self.weights.refusal
         while not self._dispatch.healthy():
             await self._dispatch.changes.wait()
-            self._updates.raise_refusal_after(known)
+            self.weights.raise_refusal_after(known)
 
     def _up(self) -> list[Member]:
         return [one for one in self._members.values() if one.state is not BackendState.DOWN]
@@ -219,8 +214,7 @@ class BackendPool:
         """Kind of engine, for traces; may be called from any thread. Engines that are gone, and
         gateways, count as vLLM, whose routes they have."""
         member = self._members.get(backend_id)
-        is_ours = member is not None and member.info is not None and member.info.is_ours
-        return "prorl" if is_ours else "vllm"
+        return DEFAULT.kind if member is None else member.backend.engine.kind
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call `watcher` after each change of backends, of their states or of the weights, and
@@ -250,62 +244,32 @@ class BackendPool:
     def policy_version(self) -> int:
         """Version of the last weights that a backend has taken. Before the first: the newest
         version that a backend reports, since others update some; 0 without a report."""
-        if self._updates.newest is not None:
-            return self._updates.newest.version
+        if self.weights.newest is not None:
+            return self.weights.newest.version
         members = self._members.values()
         return max((one.policy_version for one in members if one.loaded is None), default=0)
 
     @property
     def pushed_version(self) -> int | None:
         """Version of the weights pushed last and not refused; None if there were none."""
-        return None if self._updates.wanted is None else self._updates.wanted.version
+        return None if self.weights.wanted is None else self.weights.wanted.version
 
     def raise_if_refused(self, version: int | None) -> None:
         """Raises `WeightsRejected` if weights of that version were pushed, and then refused."""
-        refusal = self._updates.refusal
+        refusal = self.weights.refusal
         if refusal is not None and version == refusal.version != self.pushed_version:
             raise refusal.error()
 
     @property
     def refused_weights(self) -> str | None:
         """Reason why the newest pushed weights were given up; None once the trainer knows it."""
-        refusal = self._updates.pushed.refusal
+        refusal = self.weights.pushed.refusal
         return None if refusal is None else refusal.error().message
-
-    async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
-        """See `WeightUpdates.terms`."""
-        return await self._updates.terms(query)
 
     def check_training(self, training: str) -> None:
         """Raises `PolicyTaken` and `PolicyUnclaimed` unless rollouts for this training would begin
         with its own policy."""
         self.owner.check(training)
-        wanted = self._updates.wanted
+        wanted = self.weights.wanted
         if wanted is not None:
             self.owner.check_weights(wanted.training)
-
-    async def stream_weights(
-        self,
-        chunks: AsyncIterable[bytes],
-        push: Push | None = None,
-        *,
-        training: str | None = None,
-    ) -> WeightsReport:
-        """See `WeightUpdates.stream`."""
-        return await self._updates.stream(chunks, push or Push(), training)
-
-    async def load_weights(
-        self, source: WeightSource, push: Push | None = None, *, training: str | None = None
-    ) -> WeightsReport:
-        """See `WeightUpdates.load`."""
-        return await self._updates.load(source, push or Push(), training)
-
-    async def open_group(self, init_info: Mapping[str, Any]) -> NcclGroup:
-        """See `WeightUpdates.open_group`."""
-        return await self._updates.open_group(init_info)
-
-    async def broadcast(
-        self, group_id: str, manifest: Mapping[str, Any], push: Push, *, training: str | None = None
-    ) -> WeightsReport:
-        """See `WeightUpdates.broadcast`."""
-        return await self._updates.broadcast(group_id, manifest, push, training)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from prorl_service import metrics
 from prorl_service.errors import BackendError, BackendLent
 from prorl_service.inference.base import Generation
+from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.member import Member
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.routing import RouteRequest
@@ -60,29 +61,22 @@ class Session:
     ) -> Generation:
         """Raises the `BackendError` of the last of `MAX_ATTEMPTS`."""
         prompt = self._encoded(prompt_ids)
+        call = EngineCall(
+            prompt, sampling, max_tokens, seed, self._rollout_id, stop_token_ids, stop
+        )
         failed: list[Member] = []
         while True:
             pinned = self._member.backend_id if self._member else None
-            call = RouteRequest(self._rollout_id, pinned, len(prompt), max_tokens)
+            request = RouteRequest(self._rollout_id, pinned, len(prompt), max_tokens)
             self._clock.stop()
             try:
-                member = await self._route(call, failed)
+                member = await self._route(request, failed)
             finally:
                 self._clock.start()
             self._pin(member)
             try:
                 return await member.call(
-                    member.backend.generate(
-                        prompt,
-                        sampling=sampling,
-                        max_tokens=max_tokens,
-                        seed=seed,
-                        session_id=self._rollout_id,
-                        stop_token_ids=stop_token_ids,
-                        stop=stop,
-                    ),
-                    prompt_tokens=len(prompt),
-                    clock=self._clock,
+                    member.backend.generate(call), prompt_tokens=len(prompt), clock=self._clock
                 )
             except BackendLent:
                 continue
@@ -93,7 +87,7 @@ class Session:
                 log.info("call retried elsewhere: %s", error.message)
                 metrics.call_failed_over()
             finally:
-                self._call_ended(call, member)
+                self._call_ended(request, member)
 
     def _encoded(self, prompt_ids: Sequence[int]) -> EncodedPrompt:
         ids = array("i", prompt_ids)

@@ -85,6 +85,9 @@ class BackendSpec(WireModel):
 
     url: str = Field(pattern=ENGINE_URL)
     tokenizer: str | None = None
+    kind: Id = Field(
+        "auto", description="Kind of engine, such as vllm; auto: it is asked which one it is."
+    )
     api_key: str | None = Field(
         None,
         pattern=r"^[!-~]{1,4096}$",

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service.errors import InvalidRequest, NotFound
 from prorl_service.gateway import doors
-from prorl_service.inference.weights import source_at
+from prorl_service.inference.sources import source_at
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
     ID,
@@ -324,7 +324,7 @@ async def weights_terms(
 ) -> WeightsTerms:
     """Returns the form, type and way in which to send the next weights. Refused if an engine takes
     nothing that the trainer can send."""
-    return await service.backends.weights_terms(query)
+    return await service.backends.weights.terms(query)
 
 
 @router.post("/weights/group", status_code=201)
@@ -334,7 +334,7 @@ async def open_group(
     """Has all engines join the trainer in an NCCL group for its broadcasts, replacing the last one.
     Answers when they have: the trainer joins at the same time."""
     service.backends.owner.check(training)
-    group = await service.backends.open_group(body.init_info)
+    group = await service.backends.weights.open_group(body.init_info)
     return NcclGroupStatus(group=group.group_id, engines=sorted(group.processes))
 
 
@@ -344,7 +344,9 @@ async def broadcast(
 ) -> WeightsReport:
     """Has all engines receive the weights that the trainer broadcasts at the same time. The service
     does not keep them: an engine that is started again has to wait for the next broadcast."""
-    return await service.backends.broadcast(body.group, body.update_info, body, training=training)
+    return await service.backends.weights.load_broadcast(
+        body.group, body.update_info, body, training=training
+    )
 
 
 @router.post("/weights")
@@ -353,7 +355,7 @@ async def load_weights(
 ) -> WeightsReport:
     """Has all backends load a file that the service can read, or a directory that they can read."""
     source = await asyncio.to_thread(source_at, Path(body.path))
-    return await service.backends.load_weights(source, body, training=training)
+    return await service.backends.weights.load(source, body, training=training)
 
 
 @router.put("/weights")
@@ -365,4 +367,4 @@ async def stream_weights(
 ) -> WeightsReport:
     """Takes one safetensors file as the body, with the whole model, or with a LoRA adapter whose
     metadata have PEFT's configuration as `adapter_config`."""
-    return await service.backends.stream_weights(request.stream(), push, training=training)
+    return await service.backends.weights.load_stream(request.stream(), push, training=training)

@@ -1,14 +1,11 @@
 """An engine that plays scripts: real HTTP on loopback, without a model."""
 
-import json
 import secrets
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-
-from aiohttp import web
 
 from prorl_service.schemas import BackendSpec
 from prorl_service.testing import byte_model
@@ -60,9 +57,7 @@ class ScriptedEngine(StubEngine):
         prompts, script = self.prompts[session_id], self._script(session_id)
         if len(prompts) == len(script):
             count = f"{len(script)} {'reply' if len(script) == 1 else 'replies'}"
-            message = f"the agent asks for another reply after {count}: add one"
-            error = {"error": {"type": "EndOfScript", "message": message}}
-            raise web.HTTPBadRequest(text=json.dumps(error), content_type="application/json")
+            raise ValueError(f"the agent asks for another reply after {count}: add one")
         prompts.append(prompt)
         return script[len(prompts) - 1]
 

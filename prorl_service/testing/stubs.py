@@ -5,19 +5,18 @@ Not used by the service itself.
 
 import asyncio
 import json
-import threading
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-from prorl_service.inference.answers import LENT, NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
-from prorl_service.inference.logprobs import PROCESSED
-
-START_TIMEOUT_S = 60.0
+from prorl_service.inference.engines.http import LENT, WEIGHTS_REJECTED
+from prorl_service.inference.engines.reference import OWNER
+from prorl_service.inference.engines.vllm_logprobs import PROCESSED
+from prorl_service.inference.engines.vllm_routes import GENERATE, NEVER_UPDATED
+from prorl_service.testing.loopback import Handler, Loopback
 
 
 def safetensors(content: bytes) -> bytes:
@@ -27,45 +26,12 @@ def safetensors(content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content
 
 
-class _Loopback(ABC):
-    """A server on a loopback port, while entered as an async context."""
-
-    url = ""
-    _host = "127.0.0.1"
-    _port = 0
-
-    @abstractmethod
-    def application(self) -> web.Application:
-        """Returns an application with the server's routes; a subclass may add others."""
-
-    async def __aenter__(self) -> Self:
-        self._runner = web.AppRunner(self.application(), handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
-        await site.start()
-        self.url = f"http://{self._host}:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
-
-    @contextmanager
-    def in_thread(self) -> Iterator[Self]:
-        """Runs it on an event loop in a thread of its own, for callers without a loop."""
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever)
-        thread.start()
-        try:
-            asyncio.run_coroutine_threadsafe(self.__aenter__(), loop).result(START_TIMEOUT_S)
-            yield self
-        finally:
-            asyncio.run_coroutine_threadsafe(self.__aexit__(), loop).result(START_TIMEOUT_S)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+def refusal(status: int, message: str = "stub", kind: str = "stub") -> JSONResponse:
+    """Returns an engine's answer for a request that it does not serve."""
+    return JSONResponse({"error": {"type": kind, "message": message}}, status)
 
 
-class StubJudge(_Loopback):
+class StubJudge(Loopback):
     """An OpenAI-compatible endpoint over real HTTP; each reply is a function of the messages.
 
     `async with StubJudge(...) as judge`; its base URL is `judge.url`. The first calls fail with
@@ -82,12 +48,10 @@ class StubJudge(_Loopback):
         self.most_in_flight = 0
         self._reply = reply
 
-    def application(self) -> web.Application:
-        app = web.Application()
-        app.router.add_post("/chat/completions", self._complete)
-        return app
+    def routes(self) -> Mapping[str, Handler]:
+        return {"/chat/completions": self._complete}
 
-    async def _complete(self, request: web.Request) -> web.Response:
+    async def _complete(self, request: Request) -> Response:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(request.headers)
@@ -98,13 +62,13 @@ class StubJudge(_Loopback):
         finally:
             self.in_flight -= 1
         if self.statuses:
-            return web.Response(status=self.statuses.pop(0), text="stub")
+            return Response("stub", self.statuses.pop(0))
         message = {"role": "assistant", "content": self._reply(body["messages"])}
-        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
+        return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
 
 
-class StubEngine(_Loopback):
-    """An engine's routes over real HTTP; every answer is a function of the prompt.
+class StubEngine(Loopback):
+    """The reference engine's routes over real HTTP; every answer is a function of the prompt.
 
     `async with StubEngine(...) as engine`. Set `status` to make every call fail with it
     (`generate_status`: only calls that generate), `latency_s` to delay calls, `version` or
@@ -128,6 +92,7 @@ class StubEngine(_Loopback):
         port: int = 0,
     ) -> None:
         """`port` 0: any free one."""
+        self.host, self.port = host, port
         self.latency_s = latency_s
         self.update_latency_s = 0.0
         self.status = 200
@@ -143,10 +108,9 @@ class StubEngine(_Loopback):
         self.in_flight = 0
         self.most_in_flight = 0
         self._model = model
-        self._answer = answer
+        self._answer_to = answer
         self._max_model_len = max_model_len
-        self._host, self._port = host, port
-        self._received: bytes | str = b""
+        self._fetched = b""
         self._running = asyncio.Event()
         self._running.set()
         self._is_lent = False
@@ -166,103 +130,89 @@ class StubEngine(_Loopback):
         self.version, self.weights = None, b""
         self._running.set()
 
-    def application(self) -> web.Application:
-        app = web.Application(middlewares=[self._check_key])
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/weight_info", self._weight_info)
-        app.router.add_get("/is_paused", self._is_paused)
-        app.router.add_post("/inference/v1/generate", self._generate)
-        app.router.add_post("/pause", self._pause)
-        app.router.add_post("/resume", self._resume)
-        app.router.add_post("/start_weight_update", self._start_weight_update)
-        app.router.add_post("/update_weights", self._update_weights)
-        app.router.add_post("/finish_weight_update", self._finish_weight_update)
-        app.router.add_post("/collective_rpc", self._collective_rpc)
-        app.router.add_post("/update_weight_version", self._update_weight_version)
-        app.router.add_post("/open_weights", self._open_weights)
-        return app
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "/v1/models": self._models,
+            "/weight_info": self._weight_info,
+            "/is_paused": self._is_paused,
+            GENERATE: self._generate,
+            "/pause": self._pause,
+            "/resume": self._resume,
+            "/init_weight_transfer_engine": self._fetch,
+            "/start_weight_update": self._nothing,
+            "/update_weights": self._update_weights,
+            "/finish_weight_update": self._nothing,
+            "/collective_rpc": self._collective_rpc,
+            "/update_weight_version": self._update_weight_version,
+        }
 
-    @web.middleware
-    async def _check_key(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def respond(self, request: Request) -> Response:
         given = request.headers.get("Authorization")
         self.authorizations.add(given)
-        wanted = None if self.api_key is None else f"Bearer {self.api_key}"
-        if wanted in (None, given) or request.path == "/health":
-            return await handler(request)
-        error = {"type": "Unauthorized", "message": f"Incorrect API key provided: {given}"}
-        return web.json_response({"error": error}, status=401)
+        if request.url.path == "/health":
+            return Response(status_code=self.status)
+        if self.api_key is not None and given != f"Bearer {self.api_key}":
+            return refusal(401, f"Incorrect API key provided: {given}", "Unauthorized")
+        return await super().respond(request)
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.Response(status=self.status)
+    async def _nothing(self, request: Request) -> Response:
+        return JSONResponse({})
 
-    async def _models(self, request: web.Request) -> web.Response:
+    async def _models(self, request: Request) -> Response:
         model = {
             "id": self.model_id,
             "root": str(self._model),
             "max_model_len": self._max_model_len,
-            "owned_by": REFERENCE_ENGINE,
+            "owned_by": OWNER,
             "logprobs_mode": PROCESSED,
         }
-        return web.json_response({"data": [model]})
+        return JSONResponse({"data": [model]})
 
-    async def _weight_info(self, request: web.Request) -> web.Response:
-        return web.json_response({"weight_version": self._label()})
+    async def _weight_info(self, request: Request) -> Response:
+        return JSONResponse({"weight_version": self._label()})
 
     def _label(self) -> str:
         return NEVER_UPDATED if self.version is None else str(self.version)
 
-    async def _is_paused(self, request: web.Request) -> web.Response:
+    async def _is_paused(self, request: Request) -> Response:
         is_paused = self._is_lent or not self._running.is_set()
-        return web.json_response({"is_paused": is_paused, "is_lent": self._is_lent})
+        return JSONResponse({"is_paused": is_paused, "is_lent": self._is_lent})
 
-    async def _pause(self, request: web.Request) -> web.Response:
+    async def _pause(self, request: Request) -> Response:
         self._running.clear()
-        return web.json_response({})
+        return JSONResponse({})
 
-    async def _resume(self, request: web.Request) -> web.Response:
+    async def _resume(self, request: Request) -> Response:
         self._running.set()
-        return web.json_response({})
+        return JSONResponse({})
 
-    async def _start_weight_update(self, request: web.Request) -> web.Response:
-        return web.json_response({})
-
-    async def _open_weights(self, request: web.Request) -> web.Response:
-        return web.json_response({"is_opened": False})
-
-    async def _update_weights(self, request: web.Request) -> web.Response:
-        file = await request.content.read()
-        self._received = file[8 + int.from_bytes(file[:8], "little") :]
-        await asyncio.sleep(self.update_latency_s)
-        return web.json_response({})
-
-    async def _finish_weight_update(self, request: web.Request) -> web.Response:
-        if not self.refuses_weights:
-            self.version = int((await request.json())["weight_version"])
-        return self._take(self._received)
-
-    async def _collective_rpc(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        await asyncio.sleep(self.update_latency_s)
-        return self._take(str(body["kwargs"]["weights_path"]))
-
-    async def _update_weight_version(self, request: web.Request) -> web.Response:
-        self.version = int((await request.json())["new_version"])
-        return web.json_response({})
-
-    def _take(self, weights: bytes | str) -> web.Response:
+    async def _fetch(self, request: Request) -> Response:
         if self.refuses_weights:
-            error = {"type": WEIGHTS_REJECTED, "message": "stub"}
-            return web.json_response({"error": error}, status=400)
-        self.weights = weights
-        return web.json_response({})
+            return refusal(400, kind=WEIGHTS_REJECTED)
+        path = Path((await request.json())["init_info"]["path"])
+        self._fetched = await asyncio.to_thread(path.read_bytes)
+        return JSONResponse({})
+
+    async def _update_weights(self, request: Request) -> Response:
+        await asyncio.sleep(self.update_latency_s)
+        self.weights = self._fetched[8 + int.from_bytes(self._fetched[:8], "little") :]
+        return JSONResponse({})
+
+    async def _collective_rpc(self, request: Request) -> Response:
+        await asyncio.sleep(self.update_latency_s)
+        if self.refuses_weights:
+            return refusal(400, kind=WEIGHTS_REJECTED)
+        self.weights = str((await request.json())["kwargs"]["weights_path"])
+        return JSONResponse({})
+
+    async def _update_weight_version(self, request: Request) -> Response:
+        self.version = int((await request.json())["new_version"])
+        return JSONResponse({})
 
     def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:
         """Returns the ids of one reply, and whether they end its turn. `session_id` is the
-        rollout's id."""
-        return list(self._answer(prompt)), True
+        rollout's id. Raises `ValueError` to refuse the call, with the reason."""
+        return list(self._answer_to(prompt)), True
 
     async def _sample(self) -> None:
         if self._is_lent:
@@ -270,7 +220,7 @@ class StubEngine(_Loopback):
         await asyncio.sleep(self.latency_s)
         await self._running.wait()
 
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def _generate(self, request: Request) -> Response:
         self.calls += 1
         body = await request.json()
         self.in_flight += 1
@@ -284,23 +234,29 @@ class StubEngine(_Loopback):
             self._sampling.discard(sampling)
             self.in_flight -= 1
         if sampling.cancelled():
-            return web.json_response({"error": {"type": LENT, "message": "stub"}}, status=503)
-        status = max(self.status, self.generate_status)
-        if status != 200:
-            return web.json_response({"error": {"message": "stub"}}, status=status)
+            return refusal(503, kind=LENT)
+        if (status := max(self.status, self.generate_status)) != 200:
+            return refusal(status)
         prompt, limit = body["token_ids"], body["sampling_params"]["max_tokens"]
         if len(prompt) + limit > self._max_model_len:
-            return web.json_response({"error": {"message": "too long"}}, status=400)
-        ids, ends_turn = self.answer(prompt, request.headers.get("X-Session-ID", ""))
+            return refusal(400, "too long")
+        try:
+            ids, ends_turn = self.answer(prompt, request.headers.get("X-Session-ID", ""))
+        except ValueError as error:
+            return refusal(400, str(error))
+        return JSONResponse(self._sampled(prompt, ids, limit, ends_turn=ends_turn))
+
+    def _sampled(
+        self, prompt: list[int], ids: list[int], limit: int, *, ends_turn: bool
+    ) -> dict[str, Any]:
         kept = ids[:limit]
+        content = [{"token_id": id_, "logprob": self.logprob(id_)} for id_ in kept]
         choice = {
             "index": 0,
             "finish_reason": "stop" if ends_turn and kept == ids else "length",
             "token_ids": kept,
-            "logprobs": {
-                "content": [{"token_id": id_, "logprob": self.logprob(id_)} for id_ in kept]
-            },
+            "logprobs": {"content": content},
             "weight_versions": [{"version": self._label(), "start": 0, "end": len(kept)}],
         }
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(kept)}
-        return web.json_response({"choices": [choice], "usage": usage})
+        return {"choices": [choice], "usage": usage}

@@ -22,7 +22,7 @@ from prorl_service import local
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.cli.program import run
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Group, Limits, Rollout
 from prorl_service.testing import StubEngine

@@ -16,7 +16,7 @@ from prorl_service import local
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Group, Rollout
 from prorl_service.utils.files import write_whole

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from prorl_service import local
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
 pytestmark = pytest.mark.processes
 

@@ -12,24 +12,25 @@ import os
 import signal
 import sys
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from zlib import crc32
 
 import orjson
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from prorl_service.testing import StubEngine
+from prorl_service.testing.loopback import Handler
 from prorl_service.tokens.chat import ChatFormat
 
 LOGPROB = -0.5
 """Logprob that the stub reports for each token."""
 
 Answer = dict[str, Any]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Misbehave = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
+Misbehave = Callable[["FaultyEngine", Request, bytes], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,15 @@ def sampled(prompt_ids: Sequence[int]) -> list[int]:
 
 
 def _status(status: int) -> Misbehave:
-    async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
-        return web.json_response({"error": {"message": "out of order"}}, status=status)
+    async def misbehave(_: "FaultyEngine", __: Request, sound: bytes) -> Response:
+        return JSONResponse({"error": {"message": "out of order"}}, status)
 
     return misbehave
 
 
 def _text(text: str) -> Misbehave:
-    async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
-        return web.Response(text=text)
+    async def misbehave(_: "FaultyEngine", __: Request, sound: bytes) -> Response:
+        return Response(text)
 
     return misbehave
 
@@ -76,26 +77,28 @@ def _text(text: str) -> Misbehave:
 def _spoilt(spoil: Callable[[Answer], object]) -> Misbehave:
     """Returns a misbehaviour that changes a sound answer by `spoil`."""
 
-    async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
+    async def misbehave(_: "FaultyEngine", __: Request, sound: bytes) -> Response:
         answer = orjson.loads(sound)
         spoil(answer)
-        return web.json_response(answer)
+        return JSONResponse(answer)
 
     return misbehave
 
 
-async def _cut_off(request: web.Request, sound: bytes) -> web.StreamResponse:
+async def _cut_off(engine: "FaultyEngine", request: Request, sound: bytes) -> Response:
     """Aborts the connection in the middle of the body."""
-    response = web.StreamResponse(headers={"Content-Length": str(len(sound))})
-    await response.prepare(request)
-    await response.write(sound[: len(sound) // 2])
-    return await _hang_up(request, sound)
+
+    async def half() -> AsyncIterator[bytes]:
+        yield sound[: len(sound) // 2]
+        engine.hang_up(request)
+        await asyncio.Event().wait()
+
+    return StreamingResponse(half(), headers={"Content-Length": str(len(sound))})
 
 
-async def _hang_up(request: web.Request, _: bytes) -> web.StreamResponse:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
+async def _hang_up(engine: "FaultyEngine", request: Request, _: bytes) -> Response:
+    engine.hang_up(request)
+    return Response()
 
 
 def _choice(answer: Answer) -> Answer:
@@ -115,9 +118,9 @@ def _with_ids(answer: Answer, ids: list[int]) -> None:
 
 
 def _signal(number: signal.Signals) -> Misbehave:
-    async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
+    async def misbehave(_: "FaultyEngine", __: Request, sound: bytes) -> Response:
         os.kill(os.getpid(), number)
-        return web.Response(body=sound)
+        return Response(sound)
 
     return misbehave
 
@@ -141,37 +144,33 @@ FAULTS = BAD_ANSWERS | {"killed": _signal(signal.SIGKILL), "hung": _signal(signa
 
 
 class FaultyEngine(StubEngine):
-    def application(self) -> web.Application:
+    async def __aenter__(self) -> Self:
         self.counts = Counts()
         self._fault = Fault()
         self._usual_latency_s = self.latency_s
-        app = super().application()
-        app.middlewares.append(self._misbehave)
-        app.router.add_post("/fault", self._set_fault)
-        app.router.add_get("/counts", self._get_counts)
-        return app
+        return await super().__aenter__()
 
-    async def _set_fault(self, request: web.Request) -> web.Response:
+    def routes(self) -> Mapping[str, Handler]:
+        return {**super().routes(), "/fault": self._set_fault, "/counts": self._get_counts}
+
+    async def _set_fault(self, request: Request) -> Response:
         self._fault = Fault(**await request.json())
         self.latency_s = self._usual_latency_s * self._fault.slowdown
-        return web.json_response({})
+        return JSONResponse({})
 
-    async def _get_counts(self, _: web.Request) -> web.Response:
-        return web.json_response(asdict(self.counts))
+    async def _get_counts(self, _: Request) -> Response:
+        return JSONResponse(asdict(self.counts))
 
-    @web.middleware
-    async def _misbehave(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = await handler(request)
-        if request.path != "/inference/v1/generate":
+    async def respond(self, request: Request) -> Response:
+        response = await super().respond(request)
+        if request.url.path != "/inference/v1/generate":
             return response
         misbehave = self._next()
         if misbehave is None:
             self.counts.well += 1
             return response
         self.counts.badly += 1
-        assert isinstance(response, web.Response)
-        assert isinstance(response.body, bytes)
-        return await misbehave(request, response.body)
+        return await misbehave(self, request, bytes(response.body))
 
     def _next(self) -> Misbehave | None:
         """Returns the misbehaviour for this call, if any."""

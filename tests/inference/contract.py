@@ -20,9 +20,10 @@ from transformers import AutoModelForCausalLM
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.prompt_json import EncodedPrompt
-from prorl_service.inference.transfer.ways import WeightSource
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from prorl_service.inference.sources import WeightSource
 from prorl_service.schemas import Sampling
 
 TOLERANCE = 1e-4
@@ -81,13 +82,15 @@ async def ask(
 ) -> Generation:
     async with asyncio.timeout(TIMEOUT_S):
         return await backend.generate(
-            EncodedPrompt(prompt_ids),
-            sampling=sampling,
-            max_tokens=max_tokens,
-            seed=seed,
-            session_id=session_id,
-            stop_token_ids=stop_token_ids,
-            stop=stop,
+            EngineCall(
+                EncodedPrompt(prompt_ids),
+                sampling,
+                max_tokens,
+                seed,
+                session_id,
+                stop_token_ids,
+                stop,
+            )
         )
 
 

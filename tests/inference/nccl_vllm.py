@@ -10,7 +10,7 @@ that does not come.
 import asyncio
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,9 +20,11 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from prorl_service.local import free_port
+from prorl_service.testing.loopback import Handler
 from tests.inference.old_vllm import OldVllm
 
 JOINED = b"j"
@@ -47,24 +49,23 @@ class NcclVllm(OldVllm):
         super().restart()
         self._leave()
 
-    def application(self) -> web.Application:
-        app = super().application()
-        app.middlewares.append(self._noted)
-        app.router.add_get("/get_world_size", self._world_size)
-        app.router.add_post("/init_weight_transfer_engine", self._join)
-        app.router.add_post("/start_weight_update", self._nothing)
-        app.router.add_post("/update_weights", self._receive)
-        app.router.add_post("/finish_weight_update", self._nothing)
-        return app
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            **super().routes(),
+            "/get_world_size": self._world_size,
+            "/init_weight_transfer_engine": self._join,
+            "/start_weight_update": self._nothing,
+            "/update_weights": self._receive,
+            "/finish_weight_update": self._nothing,
+        }
 
-    @web.middleware
-    async def _noted(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if request.method == "POST" and "generate" not in request.path:
-            self.steps.append(request.path.removeprefix("/"))
-        if request.path == "/pause" and self.fails_to_pause:
-            return web.json_response({}, status=500)
-        answer: web.StreamResponse = await handler(request)
-        return answer
+    async def respond(self, request: Request) -> Response:
+        path = request.url.path
+        if request.method == "POST" and "generate" not in path:
+            self.steps.append(path.removeprefix("/"))
+        if path == "/pause" and self.fails_to_pause:
+            return JSONResponse({}, status_code=500)
+        return await super().respond(request)
 
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), "weight_transfer_config": {"backend": "nccl"}}
@@ -74,10 +75,10 @@ class NcclVllm(OldVllm):
             writer.close()
         self._sockets = []
 
-    async def _world_size(self, _: web.Request) -> web.Response:
-        return web.json_response({"world_size": self.workers})
+    async def _world_size(self, _: Request) -> Response:
+        return JSONResponse({"world_size": self.workers})
 
-    async def _join(self, request: web.Request) -> web.Response:
+    async def _join(self, request: Request) -> Response:
         info = (await request.json())["init_info"]
         self.ranks = [info["rank_offset"] + index for index in range(self.workers)]
         assert max(self.ranks) < info["world_size"]
@@ -89,9 +90,9 @@ class NcclVllm(OldVllm):
             self._sockets.append((reader, writer))
         for reader, _ in self._sockets:
             assert await reader.readexactly(1) == JOINED
-        return web.json_response({})
+        return JSONResponse({})
 
-    async def _receive(self, request: web.Request) -> web.Response:
+    async def _receive(self, request: Request) -> Response:
         assert self.paused.is_set()
         info = (await request.json())["update_info"]
         if not info["names"]:  # as before
@@ -107,7 +108,7 @@ class NcclVllm(OldVllm):
             flat = torch.frombuffer(bytearray(data), dtype=tensor.dtype)
             self.tensors[name] = flat.reshape(shape)
         self.weights = digest_of(self.tensors)
-        return web.json_response({})
+        return JSONResponse({})
 
 
 def digest_of(tensors: dict[str, torch.Tensor]) -> str:

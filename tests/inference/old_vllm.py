@@ -10,15 +10,17 @@ a chain is a hash of the chain and of the weights, so that a test can tell which
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any
 
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from prorl_service.inference.backend import Backend
-from prorl_service.inference.connections import Connections
+from prorl_service.testing.loopback import Handler, Loopback
+from tests.inference.scripted_backend import backend_to
 
 VOCABULARY = 300
 NO_WEIGHTS = "those of its start"
@@ -30,7 +32,7 @@ def token_after(chain: list[int], weights: str) -> int:
     return int.from_bytes(digest, "little") % VOCABULARY
 
 
-class OldVllm:
+class OldVllm(Loopback):
     """A vLLM of `release`, such as (0, 24).
 
     A request takes `arrives_after_s` to reach the scheduler, a token `step_s`, a reload `load_s`.
@@ -64,82 +66,83 @@ class OldVllm:
         self._runs.set()
         self._aborts: set[asyncio.Event] = set()
 
-    def application(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/health", self._nothing)
-        app.router.add_get("/version", self._version)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/server_info", self._server_info)
-        app.router.add_get("/is_paused", self._paused)
-        app.router.add_post("/pause", self._pause)
-        app.router.add_post("/resume", self._resume)
-        app.router.add_post("/collective_rpc", self._collective_rpc)
+    def routes(self) -> Mapping[str, Handler]:
+        routes: dict[str, Handler] = {
+            "/health": self._nothing,
+            "/version": self._version,
+            "/v1/models": self._models,
+            "/server_info": self._server_info,
+            "/is_paused": self._paused,
+            "/pause": self._pause,
+            "/resume": self._resume,
+            "/collective_rpc": self._collective_rpc,
+        }
         if self._has_scale_out or self.release < SCALE_OUT_FLAG:
-            app.router.add_post("/inference/v1/generate", self._generate)
+            routes["/inference/v1/generate"] = self._generate
         elif self.release >= (0, 32):
-            app.router.add_post("/inference/v1/generate", self._disabled)
+            routes["/inference/v1/generate"] = self._disabled
         if self.release >= (0, 27):
-            app.router.add_get("/weight_info", self._weight_info)
-            app.router.add_post("/update_weight_version", self._update_weight_version)
-        return app
+            routes["/weight_info"] = self._weight_info
+            routes["/update_weight_version"] = self._update_weight_version
+        return routes
 
-    async def _nothing(self, _: web.Request) -> web.Response:
-        return web.json_response({})
+    async def _nothing(self, _: Request) -> Response:
+        return JSONResponse({})
 
-    async def _disabled(self, _: web.Request) -> web.Response:
+    async def _disabled(self, _: Request) -> Response:
         return _error("Scale-out endpoints are disabled.", 403)
 
-    async def _version(self, _: web.Request) -> web.Response:
-        return web.json_response({"version": f"{self.release[0]}.{self.release[1]}.1"})
+    async def _version(self, _: Request) -> Response:
+        return JSONResponse({"version": f"{self.release[0]}.{self.release[1]}.1"})
 
-    async def _models(self, _: web.Request) -> web.Response:
+    async def _models(self, _: Request) -> Response:
         model = {"id": "m", "root": self.root, "max_model_len": 4096, "owned_by": "vllm"}
-        return web.json_response({"data": [model]})
+        return JSONResponse({"data": [model]})
 
-    async def _server_info(self, request: web.Request) -> web.Response:
-        as_json = request.query.get("config_format") == "json"
+    async def _server_info(self, request: Request) -> Response:
+        as_json = request.query_params.get("config_format") == "json"
         config = self._config() if as_json else "model='m', ..."
-        return web.json_response({"vllm_config": config, "vllm_env": {}, "system_env": {}})
+        return JSONResponse({"vllm_config": config, "vllm_env": {}, "system_env": {}})
 
     def _config(self) -> dict[str, Any]:
         model = {"dtype": "torch.bfloat16", "logprobs_mode": "processed_logprobs"}
         return {"instance_id": self._instance, "model_config": model}
 
-    async def _paused(self, _: web.Request) -> web.Response:
-        return web.json_response({"is_paused": self.paused.is_set()})
+    async def _paused(self, _: Request) -> Response:
+        return JSONResponse({"is_paused": self.paused.is_set()})
 
-    async def _pause(self, request: web.Request) -> web.Response:
-        mode = request.query.get("mode", "abort")
+    async def _pause(self, request: Request) -> Response:
+        mode = request.query_params.get("mode", "abort")
         self.paused_for.append(mode)
         self.paused.set()
         self._runs.clear()
         if mode == "abort":
             for abort in self._aborts:
                 abort.set()
-        return web.json_response({"status": "paused"})
+        return JSONResponse({"status": "paused"})
 
-    async def _resume(self, _: web.Request) -> web.Response:
+    async def _resume(self, _: Request) -> Response:
         self.paused.clear()
         self._runs.set()
-        return web.json_response({"status": "resumed"})
+        return JSONResponse({"status": "resumed"})
 
-    async def _collective_rpc(self, request: web.Request) -> web.Response:
+    async def _collective_rpc(self, request: Request) -> Response:
         body = await request.json()
         assert body["method"] == "reload_weights"
         await asyncio.sleep(self.load_s)
         if self.fails_to_load:
             return _error("no such file", 500)
         self.weights = body["kwargs"]["weights_path"]
-        return web.json_response({"results": [None]})
+        return JSONResponse({"results": [None]})
 
-    async def _weight_info(self, _: web.Request) -> web.Response:
-        return web.json_response({"weight_version": self.label})
+    async def _weight_info(self, _: Request) -> Response:
+        return JSONResponse({"weight_version": self.label})
 
-    async def _update_weight_version(self, request: web.Request) -> web.Response:
+    async def _update_weight_version(self, request: Request) -> Response:
         self.label = (await request.json())["new_version"]
-        return web.json_response({"success": True, "new_version": self.label})
+        return JSONResponse({"success": True, "new_version": self.label})
 
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def _generate(self, request: Request) -> Response:
         body = await request.json()
         if not body.get("token_ids") or "sampling_params" not in body:
             return _error("Field required", 400)
@@ -157,7 +160,7 @@ class OldVllm:
         answer: dict[str, Any] = {"request_id": "x", "choices": [choice], "prompt_logprobs": None}
         if self.release >= (0, 25):
             answer["usage"] = {"prompt_tokens": len(body["token_ids"])}
-        return web.json_response(answer)
+        return JSONResponse(answer)
 
     async def _sample(self, prompt: list[int], max_tokens: int) -> tuple[list[int], str]:
         ids: list[int] = []
@@ -177,8 +180,8 @@ class OldVllm:
         return ids, "length"
 
 
-def _error(message: str, status: int) -> web.Response:
-    return web.json_response({"error": {"message": message, "type": "X"}}, status=status)
+def _error(message: str, status: int) -> Response:
+    return JSONResponse({"error": {"message": message, "type": "X"}}, status_code=status)
 
 
 async def _nothing() -> None: ...
@@ -194,21 +197,8 @@ async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
 
 
 @asynccontextmanager
-async def serving(engine: OldVllm) -> AsyncIterator[str]:
-    """Yields the engine's URL."""
-    runner = web.AppRunner(engine.application(), handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def backend_to(engine: OldVllm) -> AsyncIterator[Backend]:
+async def known_backend(engine: OldVllm) -> AsyncIterator[Backend]:
     """Yields a backend that knows the engine, as the pool's backends do."""
-    async with serving(engine) as url, aclosing(Connections()) as connections:
-        backend = Backend(url, connections)
+    async with backend_to(engine) as backend:
         await backend.describe()
         yield backend

@@ -7,17 +7,21 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
+from prorl_service.inference.engines.base import EngineCall
+from prorl_service.inference.engines.http import NotOffered
 from prorl_service.inference.prompt_json import EncodedPrompt
-from prorl_service.inference.transfer.ways import NotOffered
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
-from tests.inference.scripted_backend import MODELS, Handler, answers, backend_of, hang
+from prorl_service.testing.loopback import Handler
+from tests.inference.raw_server import read_request, server_that
+from tests.inference.scripted_backend import MODELS, answers, backend_of, hang
 
 PROMPT = [1, 2, 3]
 ANSWER: dict[str, Any] = {
@@ -37,19 +41,14 @@ ANSWER: dict[str, Any] = {
 
 
 async def generate(backend: Backend, **options: Any) -> Generation:
+    prompt = EncodedPrompt(PROMPT)
     return await backend.generate(
-        EncodedPrompt(PROMPT),
-        sampling=Sampling(),
-        max_tokens=5,
-        seed=1,
-        session_id="rollout",
-        stop_token_ids=[9],
-        **options,
+        EngineCall(prompt, Sampling(), 5, 1, "rollout", stop_token_ids=[9], **options)
     )
 
 
-async def generate_from(handler: Handler, **options: Any) -> Generation:
-    async with backend_of({"/inference/v1/generate": handler}) as backend:
+async def generate_from(handler: Handler, kind: str = "auto", **options: Any) -> Generation:
+    async with backend_of({"/inference/v1/generate": handler}, kind) as backend:
         return await generate(backend, **options)
 
 
@@ -59,9 +58,9 @@ async def generate_from(handler: Handler, **options: Any) -> Generation:
 async def test_a_sound_answer_is_read() -> None:
     seen: dict[str, Any] = {}
 
-    async def handler(request: web.Request) -> web.StreamResponse:
+    async def handler(request: Request) -> Response:
         seen.update(await request.json(), session=request.headers["X-Session-ID"])
-        return web.json_response(ANSWER)
+        return JSONResponse(ANSWER)
 
     generation = await generate_from(handler)
     assert generation.backend.startswith("127.0.0.1:")
@@ -238,22 +237,19 @@ async def test_a_port_without_a_listener_is_unavailable() -> None:
 
 
 async def test_a_connection_lost_in_the_body_is_unavailable() -> None:
-    async def handler(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "1000"})
-        await response.prepare(request)
-        await response.write(b'{"usage"')
-        assert request.transport
-        request.transport.close()
-        return response
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"usage"')
 
-    with pytest.raises(BackendUnavailable):
-        await generate_from(handler)
+    async with server_that(cut) as url, aclosing(Connections()) as connections:
+        with pytest.raises(BackendUnavailable):
+            await generate(Backend(url, connections))
 
 
 async def test_cancelling_a_call_closes_its_connection() -> None:
     reached, left = asyncio.Event(), asyncio.Event()
 
-    async def handler(request: web.Request) -> web.StreamResponse:
+    async def handler(request: Request) -> Response:
         reached.set()
         try:
             return await hang(request)
@@ -283,7 +279,7 @@ async def test_an_engine_without_weight_routes_was_never_updated() -> None:
     async with backend_of({"/v1/models": answers(MODELS)}) as backend:
         info = await backend.describe()
     assert (info.model, info.root, info.max_model_len) == ("m", "/m", 64)
-    assert (info.policy_version, info.is_paused, info.is_ours) == (None, False, False)
+    assert (info.policy_version, info.is_paused, backend.engine.kind) == (None, False, "vllm")
 
 
 async def test_a_malformed_description_is_an_error() -> None:

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from prorl_service.inference.base import Generation
-from prorl_service.inference.engine.app import Callers, Engine, create_app
-from prorl_service.inference.engine.batcher import MAX_STEP_TOKENS, Batcher, EngineDead
-from prorl_service.inference.engine.batcher import Sequence as TokenSequence
-from prorl_service.inference.engine.kv import KVCache, KVLayout, KVPool
-from prorl_service.inference.engine.model import Chunk, PackedModel
-from prorl_service.inference.engine.sampling import SamplingParams, sample
-from prorl_service.inference.engine.weights import Served
+from prorl_service.inference.reference_engine.app import Callers, Engine, create_app
+from prorl_service.inference.reference_engine.batcher import MAX_STEP_TOKENS, Batcher, EngineDead
+from prorl_service.inference.reference_engine.batcher import Sequence as TokenSequence
+from prorl_service.inference.reference_engine.checkpoints import Served
+from prorl_service.inference.reference_engine.kv import KVCache, KVLayout, KVPool
+from prorl_service.inference.reference_engine.model import Chunk, PackedModel
+from prorl_service.inference.reference_engine.sampling import SamplingParams, sample
 from tests.inference.contract import TIMEOUT_S, TOLERANCE, error, prompt
 
 

@@ -5,7 +5,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, aclosing
-from pathlib import Path
 
 import pytest
 import trustme
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from prorl_service.inference import connections as module
 from prorl_service.inference.connections import Answer, Connections, Unreachable
 from prorl_service.local import free_port
-from tests.inference.raw_server import OK, TIMEOUT_S, answering, read_request, server_that
+from tests.inference.raw_server import OK, answering, read_request, server_that
 
 
 @pytest.fixture
@@ -255,82 +254,11 @@ async def test_a_cancelled_request_closes_its_connection_and_no_other(
     assert calls[0].cancelled()
 
 
-# --- files --------------------------------------------------------------------------------------
-
-
-CONTENT = bytes(range(256)) * (1 << 17)
-"""Content that exceeds the buffers of a transport and two sockets."""
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "weights"
-    path.write_bytes(CONTENT)
-    return path
-
-
-async def test_a_file_arrives_whole_and_the_connection_is_reused(
-    file: Path, connections: Connections
-) -> None:
-    bodies: list[bytes] = []
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for _ in range(2):
-            bodies.append((await read_request(reader))[1])
-            writer.write(OK)
-
-    async with server_that(talk) as url:
-        with file.open("rb") as opened:
-            await connections.request("POST", url + "/", headers={}, body=opened)
-        await get(connections, url)
-    assert bodies == [CONTENT, b""]
-
-
-async def test_a_file_that_is_refused_is_not_sent_to_its_end(
-    file: Path, connections: Connections
-) -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        is_file = head.startswith(b"POST")
-        writer.write(OK.replace(b"200 OK", b"413 Too Large") if is_file else OK)
-        await asyncio.sleep(TIMEOUT_S)
-
-    async with server_that(talk) as url:
-        with file.open("rb") as opened:
-            answer = await connections.request("POST", url + "/", headers={}, body=opened)
-            assert opened.tell() < len(CONTENT)
-        assert answer == Answer(413, b"ok")
-        assert await get(connections, url) == Answer(200, b"ok")
-
-
-async def test_a_file_is_sent_no_further_once_its_request_is_cancelled(
-    file: Path, connections: Connections, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked, left = asyncio.Event(), asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        asked.set()
-        assert len(await reader.read()) < len(CONTENT)
-        left.set()
-
-    async with server_that(talk) as url:
-        with file.open("rb") as opened:
-            call = asyncio.create_task(connections.request("POST", url, headers={}, body=opened))
-            await asked.wait()
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-        await left.wait()
-    assert caplog.messages == []
-
-
-def test_connections_work_on_uvloop(file: Path) -> None:
+def test_connections_work_on_uvloop() -> None:
     async def use() -> None:
         async with aclosing(Connections()) as connections:
             async with server_that(count := Counting()) as url:
-                with file.open("rb") as opened:
-                    await connections.request("POST", url, headers={}, body=opened)
+                await connections.request("POST", url, headers={}, body=b"x" * (1 << 20))
                 await get(connections, url)
                 assert count.opened == 1
             async with server_that(answering(OK)) as url:

@@ -9,7 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from prorl_service.inference.engine.weights import Served, WeightsRejected, WeightUpdate
+from prorl_service.inference.reference_engine.checkpoints import (
+    Served,
+    WeightsRejected,
+    WeightUpdate,
+)
 from prorl_service.schemas import ADAPTER_CONFIG
 from tests.inference.adapters import CONFIG, make_adapter
 

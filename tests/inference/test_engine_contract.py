@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from prorl_service.errors import BackendRejected
 from prorl_service.inference.backend import Backend
-from prorl_service.inference.engine.tiny import build_tiny_model
-from prorl_service.inference.transfer.ways import WeightDirectory, WeightFile, WeightSource
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from prorl_service.inference.sources import WeightDirectory, WeightFile, WeightSource
 from prorl_service.schemas import Sampling
 from tests import vllm_engine
 from tests.inference.adapters import make_adapter
@@ -218,14 +218,14 @@ async def test_calls_freeze_during_a_pause_and_continue_after_it(
     asked = await endless_prompt(backend)
     begun = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=1000))
     await engine.until("num_requests_running", lambda running: running == 1)
-    await backend.pause("keep", timeout_s=TIMEOUT_S)
+    await backend.engine.pause("keep")
     new = asyncio.create_task(ask(backend, prompt(10), session_id="new"))
     await asyncio.wait([begun, new], timeout=0.3)
     assert (await backend.describe()).is_paused
     assert await backend.is_healthy(timeout_s=TIMEOUT_S)
     assert not begun.done()
     assert not new.done()
-    await backend.resume(timeout_s=TIMEOUT_S)
+    await backend.engine.resume()
     assert error(engine.checkpoint, asked, await begun) < TOLERANCE
     assert error(engine.checkpoint, prompt(10), await new) < TOLERANCE
 
@@ -236,9 +236,9 @@ async def test_an_aborting_pause_returns_the_sampled_tokens(
     asked = await endless_prompt(backend)
     call = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=CONTEXT))
     await engine.until("num_requests_running", lambda running: running == 1)
-    await backend.pause("abort", timeout_s=TIMEOUT_S)
+    await backend.engine.pause("abort")
     answer = await call
-    await backend.resume(timeout_s=TIMEOUT_S)
+    await backend.engine.resume()
     assert answer.finish_reason == "abort"
     assert not answer.token_ids or error(engine.checkpoint, asked, answer) < TOLERANCE
 

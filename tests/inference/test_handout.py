@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from prorl_service.inference.transfer import handout
-from prorl_service.inference.transfer.handout import Offer as ServiceOffer
-from prorl_service.inference.transfer.handout import offered
+from prorl_service.inference.engines import handout
+from prorl_service.inference.engines.handout import Offer as ServiceOffer
+from prorl_service.inference.engines.handout import offered
 from prorl_vllm.fetching import PREFIX, Fetch, FetchFailed, Offer
 
 ENGINE = "http://127.0.0.1:9"

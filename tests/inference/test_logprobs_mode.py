@@ -2,20 +2,21 @@
 
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from prorl_service.errors import BackendRejected
-from prorl_service.inference import logprobs
+from prorl_service.inference.engines import vllm_logprobs as logprobs
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.schemas import BackendSpec, Turn, logprobs_mode_of
 from prorl_service.testing import StubEngine
+from prorl_service.testing.loopback import Handler
 from tests.inference.pools import generate
 
 VOCABULARY = 300
@@ -90,30 +91,27 @@ class Vllm(StubEngine):
         self.temperature = 1.0
         self.logprob = lambda _: self.sampling.logprob(self.temperature)
 
-    def application(self) -> web.Application:
-        app = super().application()
-        app.router.add_get("/version", self._version)
-        if self.has_server_info:
-            app.router.add_get("/server_info", self._server_info)
-        return app
+    def routes(self) -> Mapping[str, Handler]:
+        routes = {**super().routes(), "/version": self._version}
+        return {**routes, "/server_info": self._server_info} if self.has_server_info else routes
 
-    async def _version(self, _: web.Request) -> web.Response:
-        return web.json_response({"version": "0.32.0"})
+    async def _version(self, _: Request) -> Response:
+        return JSONResponse({"version": "0.32.0"})
 
-    async def _server_info(self, _: web.Request) -> web.Response:
+    async def _server_info(self, _: Request) -> Response:
         model = {"dtype": "torch.bfloat16", "logprobs_mode": self.sampling.mode}
-        return web.json_response({"vllm_config": {"model_config": model}})
+        return JSONResponse({"vllm_config": {"model_config": model}})
 
-    async def _models(self, request: web.Request) -> web.Response:
-        answer: dict[str, Any] = json.loads((await super()._models(request)).text or "")
+    async def _models(self, request: Request) -> Response:
+        answer = json.loads((await super()._models(request)).body)
         del answer["data"][0]["logprobs_mode"]
         answer["data"][0]["owned_by"] = "vllm"
-        return web.json_response(answer)
+        return JSONResponse(answer)
 
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def _generate(self, request: Request) -> Response:
         body = await request.json()
         if not body:
-            return web.json_response({"error": {"message": "Field required"}}, status=400)
+            return JSONResponse({"error": {"message": "Field required"}}, status_code=400)
         self.temperature = body["sampling_params"]["temperature"]
         return await super()._generate(request)
 

@@ -11,7 +11,7 @@ import pytest
 
 from prorl_service.errors import BackendRejected, WeightsRejected
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights import PushedWeights, Refusal
+from prorl_service.inference.weights.pushed import PushedWeights, Refusal
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
 from tests.inference.pools import call, condition, kept, pool_of, until, upload
@@ -26,9 +26,9 @@ async def out_of_reach(engine: StubEngine, pool: BackendPool) -> None:
 
 async def offer_unfit_weights(engine: StubEngine, pool: BackendPool) -> None:
     """Leaves the engine out of reach, and ready to refuse what it is offered."""
-    await pool.stream_weights(upload(b"good"))
+    await pool.weights.load_stream(upload(b"good"))
     await out_of_reach(engine, pool)
-    report = await pool.stream_weights(upload(b"unfit"))
+    report = await pool.weights.load_stream(upload(b"unfit"))
     assert (report.applied, len(report.pending)) == ([], 1)
     assert (pool.policy_version, pool.pushed_version) == (1, 2)
     engine.refuses_weights = True
@@ -84,9 +84,9 @@ async def test_the_next_push_is_told_of_the_refusal_once(
         assert "of version 2 were given up" in str(pool.refused_weights)
         engine.refuses_weights = False
         with pytest.raises(WeightsRejected, match="of version 2 were given up"):
-            await pool.stream_weights(upload(b"next"))
+            await pool.weights.load_stream(upload(b"next"))
         assert pool.refused_weights is None
-        await pool.stream_weights(upload(b"next"))
+        await pool.weights.load_stream(upload(b"next"))
         assert (engine.weights, pool.policy_version) == (b"next", 3)
 
 
@@ -175,9 +175,9 @@ class World:
         is_told = self.service.refused_weights is not None
         if is_told:
             with pytest.raises(WeightsRejected, match="were given up"):
-                await self.service.stream_weights(upload(values), Push(after=self.version - 1))
+                await self.service.weights.load_stream(upload(values), Push(after=self.version - 1))
         with nullcontext() if is_fit or not is_in_reach else pytest.raises(BackendRejected):
-            await self.service.stream_weights(upload(values), Push(after=self.version - 1))
+            await self.service.weights.load_stream(upload(values), Push(after=self.version - 1))
         if is_in_reach and not is_fit:
             self.refuse()
             return

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
+from prorl_service.inference.engines.base import EngineCall
+from prorl_service.inference.engines.vllm_releases import release_of
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.prompt_json import EncodedPrompt
-from prorl_service.inference.releases import release_of
-from prorl_service.inference.transfer.ways import WeightDirectory
+from prorl_service.inference.sources import WeightDirectory
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
 from prorl_service.utils.budget import WorkClock
 from tests.inference.old_vllm import (
     NO_WEIGHTS,
     VOCABULARY,
     OldVllm,
-    backend_to,
-    serving,
+    known_backend,
     token_after,
 )
 from tests.inference.pools import condition
@@ -34,9 +34,7 @@ UNLABELLED = [release for release in RELEASES if release < (0, 27)]
 
 
 async def ask(backend: Backend, *, seed: int | None = 7) -> Generation:
-    return await backend.generate(
-        EncodedPrompt(PROMPT), sampling=Sampling(), max_tokens=LENGTH, seed=seed, session_id="r"
-    )
+    return await backend.generate(EngineCall(EncodedPrompt(PROMPT), Sampling(), LENGTH, seed, "r"))
 
 
 async def load(backend: Backend, version: int, timeout_s: float = 20) -> None:
@@ -85,7 +83,7 @@ async def test_a_call_over_any_updates_has_the_exact_version_of_every_token(
     release: tuple[int, int], before: set[int]
 ) -> None:
     engine = OldVllm(release)
-    async with backend_to(engine) as backend:
+    async with known_backend(engine) as backend:
         updater = Updater(engine, backend, before)
         answer = await ask(backend)
         await asyncio.gather(*updater.updates)
@@ -106,7 +104,7 @@ async def test_a_call_over_any_updates_has_the_exact_version_of_every_token(
 async def test_calls_in_flight_continue_with_new_weights(release: tuple[int, int]) -> None:
     engine = OldVllm(release)
     engine.step_s = 0.01
-    async with backend_to(engine) as backend:
+    async with known_backend(engine) as backend:
         calls = [asyncio.create_task(ask(backend, seed=seed)) for seed in range(8)]
         await condition(lambda: len(engine.requests) == 8)
         sampled = engine.sampled
@@ -127,7 +125,7 @@ async def test_calls_in_flight_continue_with_new_weights(release: tuple[int, int
 async def test_a_call_scheduled_during_the_pause_uses_the_new_weights() -> None:
     engine = OldVllm((0, 24))
     engine.arrives_after_s = 0.5
-    async with backend_to(engine) as backend:
+    async with known_backend(engine) as backend:
         call = asyncio.create_task(ask(backend))
         await condition(lambda: len(engine.requests) == 1)
         await load(backend, 1)
@@ -140,7 +138,7 @@ async def test_a_call_scheduled_during_the_pause_uses_the_new_weights() -> None:
 
 async def test_unseeded_calls_continue_unseeded() -> None:
     engine = OldVllm((0, 24))
-    async with backend_to(engine) as backend:
+    async with known_backend(engine) as backend:
         updater = Updater(engine, backend, [10])
         assert_exact(await ask(backend, seed=None))
         await asyncio.gather(*updater.updates)
@@ -149,10 +147,10 @@ async def test_unseeded_calls_continue_unseeded() -> None:
 
 async def test_an_abort_by_others_is_passed_on() -> None:
     engine = OldVllm((0, 31))
-    async with backend_to(engine) as backend:
+    async with known_backend(engine) as backend:
         call = asyncio.create_task(ask(backend))
         await condition(lambda: len(engine.requests) == 1)
-        await backend.pause("abort", timeout_s=10)
+        await backend.http.tell("/pause?mode=abort")
         assert (await call).finish_reason == "abort"
 
 
@@ -162,7 +160,7 @@ async def test_an_abort_by_others_is_passed_on() -> None:
 @pytest.mark.parametrize("release", RELEASES)
 async def test_an_engine_that_was_restarted_has_lost_its_weights(release: tuple[int, int]) -> None:
     engine = OldVllm(release)
-    async with backend_to(engine) as backend:
+    async with known_backend(engine) as backend:
         await load(backend, 4)
         assert (await backend.describe()).policy_version == 4
         engine.restart()
@@ -176,7 +174,7 @@ async def test_an_engine_that_was_restarted_has_lost_its_weights(release: tuple[
 @pytest.mark.parametrize("release", [(0, 27), (0, 31)])
 async def test_an_update_by_others_is_noticed(release: tuple[int, int]) -> None:
     engine = OldVllm(release)
-    async with backend_to(engine) as backend:
+    async with known_backend(engine) as backend:
         engine.weights, engine.label = "5", "5"
         with pytest.raises(BackendUnavailable, match="version 5, not 0"):
             await ask(backend)
@@ -190,21 +188,20 @@ async def test_an_update_by_others_is_noticed(release: tuple[int, int]) -> None:
 async def test_an_engine_without_labels_cannot_be_updated_by_others(
     release: tuple[int, int], tmp_path: Path
 ) -> None:
-    async with serving(OldVllm(release)) as url, BackendPool(tmp_path) as pool:
+    async with OldVllm(release) as engine, BackendPool(tmp_path) as pool:
         with pytest.raises(BackendRejected, match=r"needs vLLM 0\.27"):
-            await pool.add(BackendSpec(url=url, tokenizer="/m", policy_version=1))
+            await pool.add(BackendSpec(url=engine.url, tokenizer="/m", policy_version=1))
 
 
 async def test_a_failed_update_leaves_no_call_waiting() -> None:
     engine = OldVllm((0, 24))
-    async with backend_to(engine) as backend:
+    async with known_backend(engine) as backend:
         await load(backend, 1)
         engine.fails_to_load = True
         with pytest.raises(BackendError, match="lost its weights"):
             await load(backend, 2)
         engine.fails_to_load = False
         waiting = asyncio.create_task(ask(backend))
-        await condition(lambda: len(engine.requests) == 1)  # in the paused engine
         await load(backend, 3)
         assert set((await waiting).policy_versions) == {3}
 
@@ -224,8 +221,8 @@ async def test_rollouts_are_not_charged_for_an_update_and_survive_a_restart(
 ) -> None:
     engine = OldVllm(release)
     engine.step_s, engine.load_s = 0.01, 0.5
-    async with serving(engine) as url, BackendPool(tmp_path / "spool", config) as pool:
-        await pool.add(BackendSpec(url=url, tokenizer=str(tiny_model)))
+    async with engine, BackendPool(tmp_path / "spool", config) as pool:
+        await pool.add(BackendSpec(url=engine.url, tokenizer=str(tiny_model)))
         clock = WorkClock()
         with pool.session("r", clock) as session:
 
@@ -239,7 +236,7 @@ async def test_rollouts_are_not_charged_for_an_update_and_survive_a_restart(
             checkpoint = tmp_path / "1"
             checkpoint.mkdir()
             (checkpoint / "model.safetensors").touch()
-            await pool.load_weights(WeightDirectory(str(checkpoint)))
+            await pool.weights.load(WeightDirectory(str(checkpoint)))
             first = await call
             assert set(first.policy_versions) == {0, 1}
             assert clock.waited_s > engine.load_s
@@ -256,7 +253,7 @@ async def test_rollouts_are_not_charged_for_an_update_and_survive_a_restart(
 
 async def test_a_vllm_that_is_too_old_is_refused_by_its_version() -> None:
     with pytest.raises(BackendRejected, match=r"vLLM 0\.21 is outside the tested range, >=0\.22"):
-        async with backend_to(OldVllm((0, 21))):
+        async with known_backend(OldVllm((0, 21))):
             pass
 
 
@@ -264,7 +261,7 @@ async def test_a_vllm_that_is_too_old_is_refused_by_its_version() -> None:
 async def test_a_vllm_that_is_newer_than_the_tested_ones_joins_with_one_warning(
     release: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with backend_to(OldVllm(release)) as backend:
+    async with known_backend(OldVllm(release)) as backend:
         for _ in range(2):
             await backend.describe()
     said = [one.message for one in caplog.records if "outside the tested range" in one.message]
@@ -275,12 +272,12 @@ async def test_a_vllm_that_is_newer_than_the_tested_ones_joins_with_one_warning(
 @pytest.mark.parametrize("release", [(0, 31), (0, 32)])
 async def test_a_vllm_without_its_flag_is_refused_by_the_flag(release: tuple[int, int]) -> None:
     with pytest.raises(BackendRejected, match="start vLLM with --enable-scale-out"):
-        async with backend_to(OldVllm(release, has_scale_out=False)):
+        async with known_backend(OldVllm(release, has_scale_out=False)):
             pass
 
 
 async def test_a_new_vllm_must_report_its_versions() -> None:
-    async with backend_to(OldVllm((0, 32))) as backend:
+    async with known_backend(OldVllm((0, 32))) as backend:
         with pytest.raises(BackendError, match="weight_versions"):
             await ask(backend)
 

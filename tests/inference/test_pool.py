@@ -13,7 +13,7 @@ from prorl_service.errors import (
     NotFound,
 )
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.transfer.ways import WeightDirectory
+from prorl_service.inference.sources import WeightDirectory
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
 from tests.inference.pools import (
@@ -121,7 +121,7 @@ async def test_an_empty_weight_directory_reaches_no_engine(
 ) -> None:
     async with pool_of(engines, tmp_path / "spool") as pool:
         with pytest.raises(InvalidRequest, match=r"no \*\.safetensors"):
-            await pool.load_weights(WeightDirectory(str(tmp_path)))
+            await pool.weights.load(WeightDirectory(str(tmp_path)))
         assert pool.policy_version == 0
 
 
@@ -165,7 +165,7 @@ async def test_a_backend_removed_during_its_update_gets_no_more_calls(
     async with pool_of([first], tmp_path) as pool:
         with pool.session("r") as generator:
             await call(generator)
-            push = asyncio.create_task(pool.stream_weights(upload(b"new")))
+            push = asyncio.create_task(pool.weights.load_stream(upload(b"new")))
             await until(pool, BackendState.UPDATING, 1)
             await pool.remove(id_of(first))
             await push

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from prorl_service.errors import BackendRejected, BackendUnavailable, Conflict
-from prorl_service.inference.answers import EngineInfo
+from prorl_service.inference.engines.base import EngineInfo
 from prorl_service.inference.member import Member
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
@@ -118,7 +118,7 @@ async def test_pushed_weights_keep_other_models_away(
     first, second, third = engines
     second.model_id = "another"
     async with pool_of([first], tmp_path) as pool:
-        await pool.stream_weights(upload(b"trained"))
+        await pool.weights.load_stream(upload(b"trained"))
         await pool.remove(id_of(first))
         with pytest.raises(Conflict, match="another"):
             await pool.add(BackendSpec(url=second.url))
@@ -133,7 +133,7 @@ async def test_refused_weights_keep_no_model_away(
     first.refuses_weights, first.update_latency_s = True, 0.3
     second.model_id = "another"
     async with pool_of([first], tmp_path) as pool:
-        push = asyncio.create_task(pool.stream_weights(upload(b"unfit")))
+        push = asyncio.create_task(pool.weights.load_stream(upload(b"unfit")))
         await until(pool, BackendState.UPDATING, 1)
         await pool.remove(id_of(first))
         with pytest.raises(BackendRejected):
@@ -190,7 +190,7 @@ async def test_the_newest_reported_version_counts_until_weights_are_pushed(
         assert pool.policy_version == 0
         first.version, second.version = 7, 3
         await condition(lambda: pool.policy_version == 7)
-        await pool.stream_weights(upload(b"pushed"))
+        await pool.weights.load_stream(upload(b"pushed"))
         assert pool.policy_version == 8
 
 
@@ -237,7 +237,7 @@ async def test_backends_offered_to_other_services_have_a_state_and_a_version(
     first, second, _ = engines
     async with pool_of([first, second], tmp_path) as pool:
         assert {one.policy_version for one in pool.offers()} == {None}
-        await pool.stream_weights(upload(b"weights"), Push(after=6))
+        await pool.weights.load_stream(upload(b"weights"), Push(after=6))
         second.status = 503
         await until(pool, BackendState.DOWN, 1)
         offers = {one.url: one for one in pool.offers()}

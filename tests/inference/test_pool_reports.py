@@ -1,11 +1,12 @@
 """A pool whose owner, a front, reports the states of the engines."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import Response
 
 from prorl_service.errors import BackendUnavailable
 from prorl_service.inference.pool import BackendPool
@@ -13,8 +14,6 @@ from prorl_service.schemas import BackendSpec, BackendState, EngineReport
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.inference.pools import call, condition, id_of, pool_of, until
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class CountingEngine(StubEngine):
@@ -26,17 +25,11 @@ class CountingEngine(StubEngine):
         self.answers = asyncio.Event()
         self.answers.set()
 
-    def application(self) -> web.Application:
-        app = super().application()
-        app.middlewares.append(self._count)
-        return app
-
-    @web.middleware
-    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def respond(self, request: Request) -> Response:
         self.requests += 1
-        if request.path.endswith("/generate"):
+        if request.url.path.endswith("/generate"):
             await self.answers.wait()
-        return await handler(request)
+        return await super().respond(request)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from prorl_service.errors import (
     BackendRejected,
 )
-from prorl_service.inference.transfer.ways import WeightFile
+from prorl_service.inference.sources import WeightFile
 from prorl_service.schemas import BackendState, Push
 from prorl_service.testing import StubEngine
 from tests.inference.pools import (
@@ -28,7 +28,7 @@ async def test_an_engine_that_restarts_is_given_the_weights_again(
 ) -> None:
     engine = engines[0]
     async with pool_of([engine], tmp_path) as pool:
-        await pool.stream_weights(upload(b"trained"))
+        await pool.weights.load_stream(upload(b"trained"))
         engine.restart()
         await condition(lambda: engine.weights == b"trained")
 
@@ -38,7 +38,7 @@ async def test_nothing_is_sampled_with_the_weights_an_engine_restarted_with(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     async with pool_of(engines[:1], tmp_path) as pool:
-        await pool.stream_weights(upload(b"trained"))
+        await pool.weights.load_stream(upload(b"trained"))
         with pool.session("r") as generator:
             for _ in range(5):
                 engines[0].restart()  # no probe has seen it yet
@@ -51,10 +51,10 @@ async def test_an_engine_that_was_down_gets_the_newest_weights(
 ) -> None:
     engine = engines[0]
     async with pool_of([engine], tmp_path) as pool:
-        await pool.stream_weights(upload(b"of run A"))
+        await pool.weights.load_stream(upload(b"of run A"))
         engine.status = 503
         await until(pool, BackendState.DOWN, 1)
-        report = await pool.stream_weights(upload(b"of run B"))
+        report = await pool.weights.load_stream(upload(b"of run B"))
         assert report.pending == [id_of(engine)]
         engine.status = 200
         await until(pool, BackendState.HEALTHY, 1)
@@ -66,9 +66,9 @@ async def test_a_call_that_waits_for_an_update_is_woken_by_its_refusal(
 ) -> None:
     engine = engines[0]
     async with pool_of([engine], tmp_path, wait_for_backend_s=60) as pool:
-        await pool.stream_weights(upload(b"old"))
+        await pool.weights.load_stream(upload(b"old"))
         engine.refuses_weights, engine.update_latency_s = True, 0.3
-        push = asyncio.create_task(pool.stream_weights(upload(b"new"), Push(after=1)))
+        push = asyncio.create_task(pool.weights.load_stream(upload(b"new"), Push(after=1)))
         await until(pool, BackendState.UPDATING, 1)
         with pool.session("r") as generator:
             async with asyncio.timeout(30):
@@ -83,7 +83,7 @@ async def test_an_engine_that_was_never_down_wakes_calls_after_its_update(
 ) -> None:
     engine = engines[0]
     async with pool_of([engine], tmp_path, wait_for_backend_s=60) as pool:
-        await pool.stream_weights(upload(b"trained"))
+        await pool.weights.load_stream(upload(b"trained"))
         engine.update_latency_s = 0.3
         engine.restart()
         await until(pool, BackendState.UPDATING, 1)
@@ -100,7 +100,7 @@ async def test_an_update_does_not_count_as_waiting(
     engine = engines[0]
     engine.update_latency_s = 0.8
     async with pool_of([engine], tmp_path, wait_for_backend_s=0.2) as pool:
-        push = asyncio.create_task(pool.stream_weights(upload(b"new")))
+        push = asyncio.create_task(pool.weights.load_stream(upload(b"new")))
         await until(pool, BackendState.UPDATING, 1)
         with pool.session("r") as generator:
             await call(generator)
@@ -111,7 +111,7 @@ async def test_concurrent_uploads_take_turns(engines: list[StubEngine], tmp_path
     async with pool_of(engines, tmp_path) as pool:
         contents = [bytes([65 + i]) for i in range(4)]
         reports = await asyncio.gather(
-            *(pool.stream_weights(upload(c, c, c), Push(after=6)) for c in contents)
+            *(pool.weights.load_stream(upload(c, c, c), Push(after=6)) for c in contents)
         )
         assert all(len(report.applied) == 3 for report in reports)
         assert [{engine.weights} for engine in engines] == [kept(tmp_path)] * 3
@@ -122,13 +122,13 @@ async def test_a_failed_upload_leaves_nothing_behind(
 ) -> None:
     async with pool_of(engines, tmp_path) as pool:
         with pytest.raises(ConnectionResetError):
-            await pool.stream_weights(broken_upload())
+            await pool.weights.load_stream(broken_upload())
         assert kept(tmp_path) == set()
-        await pool.stream_weights(upload(b"good"))
+        await pool.weights.load_stream(upload(b"good"))
         await until(pool, BackendState.HEALTHY, 3)
         engines[0].refuses_weights = True
         with pytest.raises(BackendRejected):
-            await pool.stream_weights(upload(b"bad"), Push(after=1))
+            await pool.weights.load_stream(upload(b"bad"), Push(after=1))
         assert kept(tmp_path) == {b"good"}
 
 
@@ -137,10 +137,10 @@ async def test_weights_that_one_engine_refuses_are_taken_back_from_the_others(
 ) -> None:
     picky = engines[0]
     async with pool_of(engines, tmp_path) as pool:
-        await pool.stream_weights(upload(b"old"))
+        await pool.weights.load_stream(upload(b"old"))
         picky.refuses_weights = True
         with pytest.raises(BackendRejected):
-            await pool.stream_weights(upload(b"new"), Push(after=1))
+            await pool.weights.load_stream(upload(b"new"), Push(after=1))
         await condition(lambda: {engine.weights for engine in engines} == {b"old"})
         await until(pool, BackendState.HEALTHY, 3)
         assert {status.policy_version for status in pool.statuses()} == {1}
@@ -153,7 +153,7 @@ async def test_engines_that_took_refused_first_weights_are_down_until_a_restart(
     picky.refuses_weights = True
     async with pool_of(engines, tmp_path) as pool:
         with pytest.raises(BackendRejected):
-            await pool.stream_weights(upload(b"new"))
+            await pool.weights.load_stream(upload(b"new"))
         await until(pool, BackendState.DOWN, 2)
         assert sum("whose update failed" in status.reason for status in pool.statuses()) == 2
         assert pool.policy_version == 0
@@ -168,9 +168,9 @@ async def test_weights_that_cannot_be_read_leave_the_old_ones_in_use(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     async with pool_of(engines, tmp_path) as pool:
-        await pool.stream_weights(upload(b"good"))
+        await pool.weights.load_stream(upload(b"good"))
         with pytest.raises(BackendRejected, match="absent cannot be read: No such file"):
-            await pool.load_weights(WeightFile(tmp_path / "absent"))
+            await pool.weights.load(WeightFile(tmp_path / "absent"))
         await until(pool, BackendState.HEALTHY, 3)
         assert pool.policy_version == 1
 
@@ -180,7 +180,7 @@ async def test_a_monitor_survives_weights_that_vanished(
 ) -> None:
     engine = engines[0]
     async with pool_of([engine], tmp_path) as pool:
-        await pool.stream_weights(upload(b"trained"))
+        await pool.weights.load_stream(upload(b"trained"))
         (name,) = (one for one in os.listdir(tmp_path) if one.startswith("weights-"))
         file = tmp_path / name
         os.unlink(file)
@@ -188,5 +188,5 @@ async def test_a_monitor_survives_weights_that_vanished(
         await until(pool, BackendState.DOWN, 1)
         reason = f"the weights in {file} cannot be read: No such file or directory"
         assert pool.statuses()[0].reason == f"{reason} (push weights again)"
-        await pool.stream_weights(upload(b"again"), Push(after=1))
+        await pool.weights.load_stream(upload(b"again"), Push(after=1))
         await condition(lambda: engine.weights == b"again")

@@ -1,4 +1,4 @@
-"""Behaviour of the reference engine alone: it checks weights first, and takes them as a stream."""
+"""Behaviour of the reference engine alone: it checks weights before it touches its own."""
 
 import asyncio
 import json
@@ -16,10 +16,11 @@ from transformers import MambaConfig, MambaForCausalLM
 from prorl_service import local
 from prorl_service.errors import BackendError, BackendRejected, ProRLError
 from prorl_service.inference.backend import Backend
-from prorl_service.inference.engine import serve
-from prorl_service.inference.engine.model import PackedModel
-from prorl_service.inference.engine.tiny import build_tiny_model
-from prorl_service.inference.transfer.ways import WeightDirectory, WeightFile, WeightSource
+from prorl_service.inference.engines.handout import offered
+from prorl_service.inference.reference_engine import serve
+from prorl_service.inference.reference_engine.model import PackedModel
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from prorl_service.inference.sources import WeightDirectory, WeightFile, WeightSource
 from tests.inference.contract import (
     GREEDY,
     TIMEOUT_S,
@@ -34,6 +35,7 @@ from tests.inference.contract import (
 pytestmark = pytest.mark.processes
 
 Tensors = dict[str, torch.Tensor]
+OFFER = "/init_weight_transfer_engine"
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
 
@@ -77,7 +79,7 @@ def source_of(checkpoint: Path, way: str) -> WeightSource:
     return WeightFile(checkpoint / "model.safetensors")
 
 
-@pytest.mark.parametrize("way", ["directory", "stream"])
+@pytest.mark.parametrize("way", ["directory", "file"])
 async def test_new_weights_answer_exactly(
     engine: Engine, backend: Backend, new: Path, way: str
 ) -> None:
@@ -91,7 +93,7 @@ async def test_other_floating_point_types_are_converted(
     engine: Engine, backend: Backend, new: Path
 ) -> None:
     rewrite(new, lambda t: t.update({name: x.bfloat16() for name, x in t.items()}))
-    await engine.load(backend, source_of(new, "stream"), new)
+    await engine.load(backend, source_of(new, "file"), new)
     assert error(new, prompt(30), await ask(backend, prompt(30))) < TOLERANCE
 
 
@@ -99,7 +101,7 @@ async def test_the_head_may_come_with_tied_embeddings(
     engine: Engine, backend: Backend, new: Path
 ) -> None:
     rewrite(new, lambda t: t.update({HEAD: t.get(HEAD, t[EMBEDDING]).clone()}))
-    await engine.load(backend, source_of(new, "stream"), new)
+    await engine.load(backend, source_of(new, "file"), new)
     assert error(new, prompt(30), await ask(backend, prompt(30))) < TOLERANCE
 
 
@@ -112,7 +114,7 @@ BAD_CHANGES: dict[str, Callable[[Tensors], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["directory", "stream"])
+@pytest.mark.parametrize("way", ["directory", "file"])
 @pytest.mark.parametrize("complaint", BAD_CHANGES)
 async def test_unfit_weights_leave_the_old_ones_serving(
     engine: Engine, backend: Backend, new: Path, complaint: str, way: str
@@ -126,9 +128,9 @@ async def test_tied_weights_that_differ_are_refused(
 ) -> None:
     rewrite(new, lambda t: t.update({HEAD: t[EMBEDDING] + 1}))
     if tied:
-        await _is_refused(engine, backend, source_of(new, "stream"), "ties them")
+        await _is_refused(engine, backend, source_of(new, "file"), "ties them")
     else:
-        await engine.load(backend, source_of(new, "stream"), new)
+        await engine.load(backend, source_of(new, "file"), new)
 
 
 async def test_files_that_are_no_checkpoint_are_refused(
@@ -138,7 +140,7 @@ async def test_files_that_are_no_checkpoint_are_refused(
     for index, content in enumerate([b"", b"garbage" * 100, whole[:-4]]):
         file = tmp_path / f"{index}.safetensors"
         file.write_bytes(content)
-        await _is_refused(engine, backend, WeightFile(file), "cannot read")
+        await _is_refused(engine, backend, WeightFile(file), "not a complete safetensors file")
         await _is_refused(engine, backend, WeightDirectory(str(tmp_path)), "cannot read")
     nowhere = WeightDirectory(str(tmp_path / "nowhere"))
     await _is_refused(engine, backend, nowhere, "holds no")
@@ -156,12 +158,26 @@ async def _is_refused(
     assert set(answer.policy_versions) == {engine.version}
 
 
-async def test_an_update_must_begin_before_it_continues(engine: Engine) -> None:
+async def test_weights_must_be_offered_before_they_are_loaded(engine: Engine) -> None:
     async with httpx.AsyncClient(base_url=engine.url, trust_env=False) as http:
-        for route in ("/update_weights", "/finish_weight_update"):
-            response = await http.post(route)
-            assert response.status_code == 400
-            assert "start_weight_update" in response.json()["error"]["message"]
+        response = await http.post("/update_weights")
+    assert response.status_code == 400
+    assert "init_weight_transfer_engine" in response.json()["error"]["message"]
+
+
+async def test_a_file_that_the_engine_cannot_open_is_fetched(
+    engine: Engine, backend: Backend, new: Path
+) -> None:
+    file = new / "model.safetensors"
+    async with offered(file, engine.url, lambda: None) as offer:
+        info = {"path": "/nowhere", "size": offer.size, "url": offer.url}
+        for wrong in ({"size": offer.size + 1}, {"url": f"{offer.url}x"}, {"url": "file:///x"}):
+            with pytest.raises(BackendRejected):
+                await backend.engine.http.tell(OFFER, {"init_info": info | wrong})
+        await backend.engine.http.tell(OFFER, {"init_info": info})
+    await backend.engine.http.tell("/update_weights", {"update_info": {}})
+    engine.checkpoint = new
+    assert error(new, prompt(30), await ask(backend, prompt(30))) < TOLERANCE
 
 
 async def test_waiting_pauses_let_calls_end_and_hold_new_ones(
@@ -170,12 +186,12 @@ async def test_waiting_pauses_let_calls_end_and_hold_new_ones(
     asked = await endless_prompt(backend)
     begun = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=200))
     await engine.until("num_requests_running", lambda running: running == 1)
-    pause = asyncio.create_task(backend.pause("wait", timeout_s=TIMEOUT_S))
+    pause = asyncio.create_task(backend.http.tell("/pause?mode=wait"))
     assert (await begun).finish_reason == "length"
     await pause
     late = asyncio.create_task(ask(backend, prompt(5)))
     await engine.until("num_requests_waiting", lambda waiting: waiting == 1)
-    await backend.resume(timeout_s=TIMEOUT_S)
+    await backend.engine.resume()
     assert (await late).token_ids
 
 

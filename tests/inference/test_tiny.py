@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
 TEXT = "<|im_start|>user\nHello 1234  the sum\n\n<tool_call>é日本\x00</tool_call><|im_end|>\n"
 

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.transfer.ways import WeightFile
-from prorl_service.inference.weights import PushedWeights, UploadStalled, Weights, WeightsNotKept
+from prorl_service.inference.sources import WeightFile
+from prorl_service.inference.weights.pushed import (
+    PushedWeights,
+    UploadStalled,
+    Weights,
+    WeightsNotKept,
+)
 from prorl_service.schemas import BackendSpec, WeightsQuery
 from prorl_service.testing import StubEngine
 from tests.inference.pools import kept, pool_of, upload
@@ -27,10 +32,10 @@ async def test_an_upload_that_stalls_does_not_hold_up_the_next(
 ) -> None:
     async with pool_of(engines[:1], tmp_path) as pool:
         started = asyncio.Event()
-        stalled = asyncio.create_task(pool.stream_weights(stalled_upload(started)))
+        stalled = asyncio.create_task(pool.weights.load_stream(stalled_upload(started)))
         await started.wait()
         async with asyncio.timeout(30):
-            await pool.stream_weights(upload(b"next"))
+            await pool.weights.load_stream(upload(b"next"))
         assert engines[0].weights == b"next"
         stalled.cancel()
         await asyncio.wait([stalled])
@@ -42,7 +47,7 @@ async def test_files_of_others_are_left_alone(engines: list[StubEngine], tmp_pat
     (tmp_path / "notes.txt").write_bytes(b"a user's own")
     async with pool_of(engines[:1], tmp_path) as pool:
         for _ in range(2):
-            await pool.stream_weights(upload(b"trained"))
+            await pool.weights.load_stream(upload(b"trained"))
         assert len(kept(tmp_path)) == 2
     assert {"mine.safetensors", "notes.txt"} < set(os.listdir(tmp_path))
 
@@ -64,7 +69,7 @@ async def test_weights_are_on_disk_before_they_are_remembered(
     monkeypatch.setattr(os, "fsync", noting)
     async with BackendPool(tmp_path, keep=keep) as pool:
         await pool.add(BackendSpec(url=engines[0].url))
-        await pool.stream_weights(upload(b"trained"))
+        await pool.weights.load_stream(upload(b"trained"))
 
 
 async def test_a_stalled_upload_is_ended_and_leaves_nothing(
@@ -73,7 +78,7 @@ async def test_a_stalled_upload_is_ended_and_leaves_nothing(
     config = PoolConfig(upload_silence_s=0.2)
     async with BackendPool(tmp_path, config) as pool:
         with pytest.raises(UploadStalled, match=r"stalled after 4 bytes: silent for 0.2 s"):
-            await pool.stream_weights(stalled_upload(asyncio.Event()))
+            await pool.weights.load_stream(stalled_upload(asyncio.Event()))
         assert kept(tmp_path) == set()
 
 
@@ -83,19 +88,19 @@ async def test_weights_that_cannot_be_written_fail_with_the_reason(
     (tmp_path / "file").touch()
     async with BackendPool(tmp_path / "file") as pool:
         with pytest.raises(WeightsNotKept, match=r"cannot be written to .*/file: File exists"):
-            await pool.stream_weights(upload(b"trained"))
+            await pool.weights.load_stream(upload(b"trained"))
 
 
 async def test_files_left_by_a_killed_process_are_removed_at_the_next_start(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     async with pool_of(engines[:1], tmp_path) as pool:
-        await pool.stream_weights(upload(b"trained"))
+        await pool.weights.load_stream(upload(b"trained"))
     (name,) = os.listdir(tmp_path)
     pushed = PushedWeights(Weights(WeightFile(tmp_path / name), 1))
     for other in ("weights-%s.partial", "weights-%s.safetensors", "probe-%s"):
         (tmp_path / (other % uuid.uuid4().hex)).touch()
     async with BackendPool(tmp_path, pushed=pushed) as pool:
-        terms = await pool.weights_terms(WeightsQuery())
+        terms = await pool.weights.terms(WeightsQuery())
         assert set(os.listdir(tmp_path)) == {name, terms.probe}
     assert os.listdir(tmp_path) == [name]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from prorl_service.errors import WeightsRejected
-from prorl_service.inference.transfer import weight_file
-from prorl_service.inference.weights import source_at
+from prorl_service.inference import tensor_file
+from prorl_service.inference.sources import source_at
 from prorl_service.testing import StubEngine, safetensors
 from tests.inference.pools import kept, pool_of
 
@@ -29,8 +29,8 @@ FLOATS = {
 """Types with NaN or infinity, and integers of their size."""
 
 
-def checked(file: bytes, cuts: list[int]) -> weight_file.Header:
-    check = weight_file.Check()
+def checked(file: bytes, cuts: list[int]) -> tensor_file.Header:
+    check = tensor_file.Check()
     ends = sorted(min(cut, len(file)) for cut in cuts)
     for start, end in zip([0, *ends], [*ends, len(file)], strict=True):
         check.add(file[start:end])
@@ -127,9 +127,9 @@ async def test_no_engine_is_asked_about_weights_with_nan(
 ) -> None:
     good, bad = (save({"w": torch.tensor([1.0, end])}) for end in (2.0, math.nan))
     async with pool_of(engines[:1], tmp_path / "spool") as pool:
-        await pool.stream_weights(one_piece(good))
+        await pool.weights.load_stream(one_piece(good))
         with pytest.raises(WeightsRejected, match="'w' holds NaN") as caught:
-            await pool.stream_weights(one_piece(bad))
+            await pool.weights.load_stream(one_piece(bad))
         assert (caught.value.status, caught.value.retryable) == (422, False)
         assert engines[0].weights == good[-8:]
         assert len(kept(tmp_path / "spool")) == 1

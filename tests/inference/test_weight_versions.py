@@ -8,8 +8,8 @@ import pytest
 
 from prorl_service.errors import BackendRejected, Conflict
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.transfer.ways import WeightFile
-from prorl_service.inference.weights import PushedWeights
+from prorl_service.inference.sources import WeightFile
+from prorl_service.inference.weights.pushed import PushedWeights
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine, safetensors
 from prorl_service.tokens.chat import ChatFormat
@@ -38,7 +38,7 @@ async def test_weights_are_never_given_to_an_engine_of_another_model(
     journal = Remembered()
     async with journal.pool(tmp_path) as pool:
         await pool.add(BackendSpec(url=first.url))
-        await pool.stream_weights(upload(b"trained"), Push(after=56))
+        await pool.weights.load_stream(upload(b"trained"), Push(after=56))
     async with journal.pool(tmp_path) as pool:
         await pool.add(BackendSpec(url=other.url), must_answer=False)
         (status,) = pool.statuses()
@@ -64,7 +64,7 @@ async def test_weights_are_never_given_to_a_namesake_of_another_shape(
     journal = Remembered()
     async with journal.pool(tmp_path / "weights") as pool:
         await pool.add(BackendSpec(url=engines[0].url))
-        await pool.stream_weights(upload(b"trained"), Push(after=56))
+        await pool.weights.load_stream(upload(b"trained"), Push(after=56))
     async with StubEngine(wider, lambda _: [chat.end_of_turn_id]) as other:
         async with journal.pool(tmp_path / "weights") as pool:
             await pool.add(BackendSpec(url=other.url), must_answer=False)
@@ -79,7 +79,7 @@ async def test_weights_pushed_before_any_engine_belong_to_the_first_that_joins(
     other.model_id = "another"
     journal = Remembered()
     async with journal.pool(tmp_path) as pool:
-        await pool.stream_weights(upload(b"trained"))
+        await pool.weights.load_stream(upload(b"trained"))
         await pool.add(BackendSpec(url=first.url))
         assert first.weights == b"trained"
     async with journal.pool(tmp_path) as pool:
@@ -91,14 +91,14 @@ async def test_versions_are_the_services_own_count_and_only_grow(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     async with pool_of(engines, tmp_path) as pool:
-        assert (await pool.stream_weights(upload(b"first"))).version == 1
-        assert (await pool.stream_weights(upload(b"late"), Push(after=56))).version == 57
-        assert (await pool.stream_weights(upload(b"later"), Push(after=3))).version == 58
+        assert (await pool.weights.load_stream(upload(b"first"))).version == 1
+        assert (await pool.weights.load_stream(upload(b"late"), Push(after=56))).version == 57
+        assert (await pool.weights.load_stream(upload(b"later"), Push(after=3))).version == 58
         engines[0].refuses_weights = True
         with pytest.raises(BackendRejected):
-            await pool.stream_weights(upload(b"refused"))
+            await pool.weights.load_stream(upload(b"refused"))
         engines[0].refuses_weights = False
-        assert (await pool.stream_weights(upload(b"next"))).version == 60, "59 was tried"
+        assert (await pool.weights.load_stream(upload(b"next"))).version == 60, "59 was tried"
         assert (pool.policy_version, engines[0].weights) == (60, b"next")
 
 
@@ -107,8 +107,8 @@ async def test_a_repeated_push_is_the_same_push(engines: list[StubEngine], tmp_p
     path.write_bytes(safetensors(b"trained"))
     async with pool_of(engines, tmp_path) as pool:
         push, source = Push(), WeightFile(path)
-        first = await pool.load_weights(source, push)
-        assert await pool.load_weights(source, push) == first
+        first = await pool.weights.load(source, push)
+        assert await pool.weights.load(source, push) == first
         assert (first.version, engines[0].weights) == (1, b"trained")
         assert path.exists()
 
@@ -118,6 +118,6 @@ async def test_a_version_that_an_engine_has_seen_is_not_given_again(
 ) -> None:
     """A service without a journal begins to count again, and its engines still have versions."""
     async with pool_of(engines, tmp_path / "first") as pool:
-        await pool.stream_weights(upload(b"trained"), Push(after=6))
+        await pool.weights.load_stream(upload(b"trained"), Push(after=6))
     async with pool_of(engines, tmp_path / "second") as pool:
-        assert (await pool.stream_weights(upload(b"other"))).version == 8
+        assert (await pool.weights.load_stream(upload(b"other"))).version == 8

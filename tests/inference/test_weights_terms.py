@@ -37,7 +37,7 @@ async def terms(
     async with backend_of(routes) as backend, BackendPool(spool) as pool:
         await pool.add(BackendSpec(url=backend.url))
         query = WeightsQuery(as_file=as_file, lora_rank=rank, base=base)
-        agreed = await pool.weights_terms(query)
+        agreed = await pool.weights.terms(query)
         assert (Path(agreed.directory) / agreed.probe).exists()
         return agreed
 

@@ -11,7 +11,7 @@ import pytest
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.loop import run_turns
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.transfer.ways import WeightDirectory
+from prorl_service.inference.sources import WeightDirectory
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import (
     BackendSpec,

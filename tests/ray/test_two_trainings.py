@@ -13,7 +13,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.ray import runs
 from prorl_service.ray.plan import NodePlan, RunPlan
 from prorl_service.schemas import RolloutState, ServiceStatus

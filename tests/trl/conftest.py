@@ -9,7 +9,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client.policy import _held as held_policies
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from tests import vllm_engine
 from tests.faults.processes import port_to_come_back_to
 from tests.trl.status_service import status_service

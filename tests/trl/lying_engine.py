@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 
 from prorl_service.cli.main import main
-from prorl_service.inference.engine import batcher
-from prorl_service.inference.engine.sampling import SamplingParams, sample
+from prorl_service.inference.reference_engine import batcher
+from prorl_service.inference.reference_engine.sampling import SamplingParams, sample
 
 LIE = sys.argv.pop(1)
 

@@ -27,7 +27,6 @@ from tests.inference.nccl_vllm import (
     digest_of,
     installed,
 )
-from tests.inference.old_vllm import serving as engine_at
 from tests.server.application import Settings, serving
 from tests.trainers import trainer as claiming
 from tests.trainers import training
@@ -80,7 +79,9 @@ async def engines(
     async with AsyncExitStack() as stack:
         stack.enter_context(installed(monkeypatch, of_033=request.param == "0.33"))
         started = [NcclVllm(str(tiny_model), workers) for workers in (1, 2)]
-        yield {await stack.enter_async_context(engine_at(one)): one for one in started}
+        for one in started:
+            await stack.enter_async_context(one)
+        yield {one.url: one for one in started}
         for one in started:
             one.restart()  # frees a sender that waits
 

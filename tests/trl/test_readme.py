@@ -12,7 +12,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from tests import vllm_engine
 
 pytestmark = pytest.mark.processes

@@ -16,7 +16,7 @@ from trl import GRPOTrainer
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.off_policy import PolicyDiffers
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Sampling
 from prorl_trl import ProRLRollout
 from prorl_trl.pushes import Pushes

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
-import aiohttp
+import httpx
 import pytest
 import ray
 from omegaconf import OmegaConf
@@ -16,6 +17,7 @@ from prorl_service.errors import BackendLent, BackendRejected
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
+from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.schemas import Sampling
 from prorl_verl.engines import Engines
@@ -74,15 +76,9 @@ async def backend(engines: Engines) -> AsyncIterator[Backend]:
 
 
 async def generate(backend: Backend, session_id: str = "s", **changes: Any) -> Generation:
-    arguments: dict[str, Any] = {"prompt_ids": [1, 2, 3], "max_tokens": 5, **changes}
-    prompt_ids = arguments.pop("prompt_ids")
-    return await backend.generate(
-        EncodedPrompt(prompt_ids),
-        sampling=Sampling(),
-        seed=arguments.pop("seed", None),
-        session_id=session_id,
-        **arguments,
-    )
+    prompt = EncodedPrompt(changes.pop("prompt_ids", [1, 2, 3]))
+    call = EngineCall(prompt, Sampling(), 5, None, session_id)
+    return await backend.generate(replace(call, **changes))
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -106,7 +102,7 @@ async def test_ids_and_logprobs_pass_through(backend: Backend, servers: list[Any
     assert generation.finish_reason == "length"
     info = await backend.describe()
     assert (info.model, info.root, info.max_model_len) == ("m", "/models/m", MAX_LEN)
-    assert (info.policy_version, info.is_ours, info.is_paused) == (7, False, False)
+    assert (info.policy_version, backend.engine.kind, info.is_paused) == (7, "vllm", False)
 
 
 @pytest.mark.parametrize(("engine", "name"), [("vllm", "seed"), ("sglang", "sampling_seed")])
@@ -248,9 +244,9 @@ async def test_bad_requests_are_refused(backend: Backend) -> None:
     with pytest.raises(BackendRejected, match="no room"):
         await generate(backend, prompt_ids=[1] * MAX_LEN)
     assert len((await generate(backend, prompt_ids=[1] * (MAX_LEN - 2))).token_ids) == 2
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session:
-        answer = await session.post(f"{backend.url}/inference/v1/generate", data=b"{}")
-        assert answer.status == 400
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
+        answer = await client.post(f"{backend.url}/inference/v1/generate", content=b"{}")
+        assert answer.status_code == 400
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", KEY, f"Basic {KEY}", "Bearer "])
@@ -260,11 +256,11 @@ async def test_the_gateway_answers_only_the_service(
     body = {"token_ids": [1], "sampling_params": {"max_tokens": 1, "temperature": 1}}
     routes = {"/health": "GET", "/v1/models": "GET", "/inference/v1/generate": "POST"}
     headers = {} if given is None else {"Authorization": given}
-    async with aiohttp.ClientSession(headers=headers) as session:
+    async with httpx.AsyncClient(headers=headers) as client:
         for path, method in {**routes, "/no/such/route": "GET"}.items():
-            answer = await session.request(method, f"{backend.url}{path}", json=body)
-            assert answer.status == 401
-            assert KEY not in await answer.text()
+            answer = await client.request(method, f"{backend.url}{path}", json=body)
+            assert answer.status_code == 401
+            assert KEY not in answer.text
     assert await total(servers, "prompts") == 0
 
 

@@ -16,7 +16,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from prorl_service.client import off_policy
 from prorl_service.client.off_policy import STOP_NATS, PolicyDiffers
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.local import LocalProcess
 from prorl_verl import tripwire
 from prorl_verl.rows import rows_of

@@ -5,13 +5,18 @@ this backend reports its version, and takes no weights. Each request needs the k
 was given, even on loopback, which other users of the machine reach, too.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from functools import partial
 from hmac import compare_digest
 from itertools import groupby
 from typing import Any
 
-from aiohttp import web
+import uvicorn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from prorl_verl.engines import Completion, Engines, EnginesLent
 
@@ -19,6 +24,7 @@ KINDS = {401: "AuthenticationError", 503: "EngineLent"}
 """Types of errors. `EngineLent` makes the service repeat the call when the engines are back, at no
 cost to the rollout's budget."""
 MAX_BODY_BYTES = 64 * 2**20
+KEEP_OPEN_S = 75
 SEED_NAMES = {"sglang": "sampling_seed"}
 """Name of the seed among an engine's sampling parameters, where it is not `seed`."""
 
@@ -60,6 +66,7 @@ class Gateway:
         """`model`: name under which it appears; `root`: where the service finds the tokenizer.
         `api_key`: the bearer token of each request. `engine`: VeRL's name of the engines' kind."""
         self._engines = engines
+        self._state = ServerState()
         self._authorization = f"Bearer {api_key}".encode()
         self._max_model_len = max_model_len
         self._seed_name = SEED_NAMES.get(engine, "seed")
@@ -72,46 +79,74 @@ class Gateway:
 
     async def start(self, host: str, port: int) -> int:
         """Returns the port that it listens on."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._authorize])
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/weight_info", self._weight_info)
-        app.router.add_get("/is_paused", self._is_paused)
-        app.router.add_post("/inference/v1/generate", self._generate)
-        # A client that goes away cancels its call.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        return int(self._runner.addresses[0][1])
+        config = uvicorn.Config(
+            self._serve,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=KEEP_OPEN_S,
+        )
+        config.load()
+        connection = partial(
+            config.http_protocol_class, config=config, server_state=self._state, app_state={}
+        )
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(connection, host, port)
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        await self._runner.cleanup()
+        self._server.close()
+        tasks = list(self._state.tasks)
+        for one in list(self._state.connections):
+            one.transport.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    @web.middleware
-    async def _authorize(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not compare_digest(given, self._authorization):
-            return _refusal(401, "this engine belongs to a training run; send its key")
-        return await handler(request)
+            response = _refusal(401, "this engine belongs to a training run; send its key")
+        else:
+            response = await self._until_gone(request)
+        await response(scope, receive, send)
 
-    async def _health(self, _: web.Request) -> web.Response:
-        return web.Response()
-
-    async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"data": [self._model]})
-
-    async def _weight_info(self, _: web.Request) -> web.Response:
-        return web.json_response({"weight_version": str(self._engines.version)})
-
-    async def _is_paused(self, _: web.Request) -> web.Response:
-        is_lent = self._engines.is_lent
-        return web.json_response({"is_paused": is_lent, "is_lent": is_lent})
-
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def _until_gone(self, request: Request) -> Response:
+        """Answers, unless the client goes away meanwhile, which cancels its call."""
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                return _refusal(413, f"more than {MAX_BODY_BYTES} bytes")
+        answer = asyncio.ensure_future(self._respond(request, bytes(body)))
+        gone = asyncio.ensure_future(request.receive())
         try:
-            body = _Request.model_validate_json(await request.read())
+            await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else Response()
+        finally:
+            for task in (answer, gone):
+                task.cancel()
+
+    async def _respond(self, request: Request, body: bytes) -> Response:
+        match request.url.path:
+            case "/health":
+                return Response()
+            case "/v1/models":
+                return JSONResponse({"data": [self._model]})
+            case "/weight_info":
+                return JSONResponse({"weight_version": str(self._engines.version)})
+            case "/is_paused":
+                is_lent = self._engines.is_lent
+                return JSONResponse({"is_paused": is_lent, "is_lent": is_lent})
+            case "/inference/v1/generate":
+                return await self._generate(request.headers.get("X-Session-ID", ""), body)
+        return _refusal(404, f"there is no {request.url.path}")
+
+    async def _generate(self, session_id: str, content: bytes) -> Response:
+        try:
+            body = _Request.model_validate_json(content)
         except ValidationError as error:
             return _refusal(400, str(error))
         room = self._max_model_len - len(body.token_ids)
@@ -120,14 +155,14 @@ class Gateway:
         asked = body.sampling_params
         try:
             completion = await self._engines.generate(
-                request.headers["X-Session-ID"],
+                session_id,
                 body.token_ids,
                 _params(asked, self._seed_name),
                 min(asked.max_tokens, room),
             )
         except EnginesLent:
             return _refusal(503, "the trainer needs the engines for a while")
-        return web.json_response(_answer(len(body.token_ids), completion))
+        return JSONResponse(_answer(len(body.token_ids), completion))
 
 
 def _params(asked: _Sampling, seed_name: str) -> dict[str, Any]:
@@ -175,7 +210,7 @@ def _spans(versions: list[int]) -> list[dict[str, Any]]:
     return spans
 
 
-def _refusal(status: int, message: str) -> web.Response:
+def _refusal(status: int, message: str) -> Response:
     kind = KINDS.get(status, "BadRequestError")
     error = {"message": message, "type": kind, "code": status}
-    return web.json_response({"error": error}, status=status)
+    return JSONResponse({"error": error}, status)

@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from transformers import Qwen3ForCausalLM
 
 from prorl_service.agents.base import Prompt
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Message, Segment
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.ledger import Chain

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from verl.workers.rollout.replica import TokenOutput
 
-from prorl_service.inference.engine.batcher import Batcher, Sequence
-from prorl_service.inference.engine.model import Chunk, PackedModel
-from prorl_service.inference.engine.sampling import SamplingParams
-from prorl_service.inference.engine.weights import Served, WeightUpdate
+from prorl_service.inference.reference_engine.batcher import Batcher, Sequence
+from prorl_service.inference.reference_engine.checkpoints import Served, WeightUpdate
+from prorl_service.inference.reference_engine.model import Chunk, PackedModel
+from prorl_service.inference.reference_engine.sampling import SamplingParams
 from prorl_service.utils.tasks import TaskOwner
 
 KV_TOKENS = 2**17

@@ -10,7 +10,7 @@ from prorl_service import local
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import TaskError
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.schemas import (

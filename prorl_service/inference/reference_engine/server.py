@@ -11,10 +11,10 @@ import uvicorn
 from transformers.utils import logging as transformers_logging
 
 from prorl_service.errors import BackendError
-from prorl_service.inference.engine.app import Callers, Engine, create_app
-from prorl_service.inference.engine.batcher import Batcher
-from prorl_service.inference.engine.model import PackedModel
-from prorl_service.inference.engine.weights import Served
+from prorl_service.inference.reference_engine.app import Callers, Engine, create_app
+from prorl_service.inference.reference_engine.batcher import Batcher
+from prorl_service.inference.reference_engine.checkpoints import Served
+from prorl_service.inference.reference_engine.model import PackedModel
 from prorl_service.net.credentials import is_loopback
 from prorl_service.net.sockets import listener
 

@@ -6,11 +6,10 @@ Engines out of reach have no say; once back, they take the weights or report why
 import os.path
 from collections.abc import Collection
 
-from prorl_service.inference.answers import EngineInfo
+from prorl_service.inference.engines.base import EngineInfo, Intake
 from prorl_service.inference.member import Member
-from prorl_service.inference.transfer.intake import Intake
-from prorl_service.inference.updates import nccl
-from prorl_service.inference.updates.nccl import NcclGroup
+from prorl_service.inference.weights import nccl
+from prorl_service.inference.weights.nccl import NcclGroup
 from prorl_service.schemas import WeightsForm, WeightsQuery, WeightsTerms
 
 

@@ -7,6 +7,9 @@ once, by the copy.
 
 import json
 import math
+import shutil
+import tempfile
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +20,9 @@ from safetensors.torch import load_file
 from prorl_service.schemas import ADAPTER_CONFIG
 
 MAX_REPORTED = 5
+SILENCE_S = 60.0
+"""Longest time without a byte of a file that is fetched."""
+NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class WeightsRejected(Exception):
@@ -66,11 +72,26 @@ class WeightUpdate:
         self._changes: dict[str, torch.Tensor] = {}
 
     def add_directory(self, directory: Path) -> None:
-        """Adds all files. Raises `WeightsRejected` like `add`, and if there is no file."""
+        """Adds all files of a whole checkpoint. Raises `WeightsRejected`."""
         files = sorted(directory.glob("*.safetensors"))
         _reject_if([] if files else [f"{directory} holds no *.safetensors file"])
         for file in files:
             self.add(file)
+        self.check_complete()
+
+    def fetch(self, path: Path, size: int, url: str) -> None:
+        """Adds the whole file at `path`, of `size` bytes, if this host shares its file system, else
+        what `url` has. Raises `OSError`, `WeightsRejected`."""
+        with tempfile.NamedTemporaryFile(suffix=".safetensors") as copy:
+            if not _has_size(path, size):
+                with NO_PROXY.open(url, timeout=SILENCE_S) as answer:
+                    shutil.copyfileobj(answer, copy)
+                copy.flush()
+                path = Path(copy.name)
+                if not _has_size(path, size):
+                    raise OSError(f"{path.stat().st_size} of {size} bytes")
+            self.add(path)
+        self.check_complete()
 
     def add(self, file: Path) -> None:
         """Raises `WeightsRejected` unless every tensor in `file` fits one of the model's."""
@@ -138,6 +159,13 @@ class WeightUpdate:
             return f"{name} is {tensor.dtype}, not a floating-point type"
         shape, expected = list(tensor.shape), list(self._parameters[name].shape)
         return None if shape == expected else f"{name} is {shape}, not {expected}"
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
 
 
 def _scale(adapter_config: str) -> float:

@@ -7,13 +7,14 @@ rollouts of a policy other than the one asked for.
 import time
 import uuid
 from itertools import groupby
+from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prorl_service.inference.engine.batcher import Sequence
-from prorl_service.inference.engine.sampling import SamplingParams
+from prorl_service.inference.reference_engine.batcher import Sequence
+from prorl_service.inference.reference_engine.sampling import SamplingParams
 
 TokenId = Annotated[int, Field(ge=0)]
 
@@ -111,6 +112,14 @@ class GenerateBody(_Strict):
             return None
         pairs = zip(token_ids, logprobs, strict=True)
         return {"content": [{"token_id": token, "logprob": logprob} for token, logprob in pairs]}
+
+
+class OfferedFile(BaseModel):
+    """A file under a name that no other file has; what else vLLM's plug-in is told is ignored."""
+
+    path: Path
+    size: int
+    url: str = Field(pattern="^https?://")
 
 
 def _usage(sequence: Sequence) -> dict[str, Any]:

@@ -2,19 +2,17 @@
 
 No call is in flight there while weights change: an update aborts running calls and, afterwards, the
 rest of each is sampled by a call whose prompt ends with the ids so far. Each answer thus has one
-version, that of the weights when it was requested. `Backend` makes the calls and loads weights.
+version, that of the weights when it was requested. `VllmEngine` makes the calls.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Protocol
 
 from prorl_service.errors import BackendRejected, BackendUnavailable
-from prorl_service.inference.base import Generation
-from prorl_service.inference.prompt_json import EncodedPrompt
+from prorl_service.inference.engines.base import EngineCall, Generation
 
 ABORT_AGAIN_S = 0.2
 """Seconds before calls are aborted again: some reach the engine's scheduler late."""
@@ -22,11 +20,8 @@ SEED_BYTES = 6
 """Length in bytes of a seed that every JSON reader keeps exact."""
 
 
-class Sample(Protocol):
-    def __call__(
-        self, prompt: EncodedPrompt, max_tokens: int, seed: int | None, version: int
-    ) -> Awaitable[Generation]:
-        """Makes one call to the engine, which samples with `version`."""
+Sample = Callable[[EngineCall, int], Awaitable[Generation]]
+"""Makes one call to the engine, which samples with that version."""
 
 
 class Bracket:
@@ -51,29 +46,28 @@ class Bracket:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def generate(
-        self, sample: Sample, prompt: EncodedPrompt, max_tokens: int, seed: int | None
-    ) -> Generation:
+    async def generate(self, sample: Sample, call: EngineCall) -> Generation:
         """Samples the whole answer; if an update cuts a call short, another one continues it."""
-        kept: list[Generation] = []
-        left = max_tokens
+        parts: list[Generation] = []
         while True:
             async with self._call():
-                part = await self._sample_one(sample, prompt, left, seed)
+                part = await self._sample_one(sample, call)
                 is_cut = part.finish_reason == "abort" and not self._open.is_set()
-            kept.append(part)
-            left -= len(part.token_ids)
+            parts.append(part)
+            left = call.max_tokens - len(part.token_ids)
             if not is_cut or not left:
-                return joined(kept)
+                return joined(parts)
             if part.token_ids:
-                prompt = prompt.extended(part.token_ids)
-                seed = derived_seed(seed, left)
+                call = replace(
+                    call,
+                    prompt=call.prompt.extended(part.token_ids),
+                    max_tokens=left,
+                    seed=derived_seed(call.seed, left),
+                )
 
-    async def _sample_one(
-        self, sample: Sample, prompt: EncodedPrompt, max_tokens: int, seed: int | None
-    ) -> Generation:
+    async def _sample_one(self, sample: Sample, call: EngineCall) -> Generation:
         version = self.version
-        part = await sample(prompt, max_tokens, seed, version or 0)
+        part = await sample(call, version or 0)
         # An engine may be restarted, or be updated by others, without a call failing.
         if (now := await self.version_now()) != version:
             raise BackendUnavailable(
@@ -93,30 +87,15 @@ class Bracket:
             return version if await self._process() == process else None
         return None
 
-    async def note_process(self) -> None:
-        """Remembers which process will be given weights; `took` follows."""
+    async def close(self, abort: Callable[[], Awaitable[None]]) -> None:
+        """Holds new calls back, and returns when none is in flight. `abort` ends calls that have
+        reached the engine."""
         try:
             await self._label()
             self._noted = None
         except BackendRejected:
             self._noted = await self._process()
-
-    def took(self, version: int) -> None:
-        """Notes that the engine now has weights of `version`."""
-        self.version = version
-        self._given = None if self._noted is None else (self._noted, version)
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Holds back new calls meanwhile."""
         self._open.clear()
-        try:
-            yield
-        finally:
-            self._open.set()
-
-    async def drain(self, abort: Callable[[], Awaitable[None]]) -> None:
-        """Returns when no call is in flight. `abort` ends calls that have reached the engine."""
         await abort()
         while self._calls:
             try:
@@ -124,6 +103,14 @@ class Bracket:
                     await self._idle.wait()
             except TimeoutError:
                 await abort()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def took(self, version: int) -> None:
+        """Notes that the engine now has weights of `version`."""
+        self.version = version
+        self._given = None if self._noted is None else (self._noted, version)
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[None]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from prorl_service.inference.connections import Progress
+from prorl_service.inference.engines.http import Progress
 from prorl_service.utils.tasks import TaskOwner
 
 MAX_HEAD_BYTES = 4096

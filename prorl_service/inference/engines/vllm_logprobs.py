@@ -1,4 +1,4 @@
-"""Whether an engine's logprobs are of the distribution that it samples from, as training needs.
+"""Whether vLLM's logprobs are of the distribution that it samples from, as training needs.
 
 An engine that does not say so is asked for a few tokens. At a low temperature the logprobs of that
 distribution are about 0, and at a high one they are all alike. The model's own are not about 0
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
 
 from prorl_service.errors import BackendRejected
-from prorl_service.inference.answers import ROUNDING
+from prorl_service.inference.engines.base import ROUNDING
 from prorl_service.schemas import LogprobsMode
 
 PROCESSED = "processed_logprobs"

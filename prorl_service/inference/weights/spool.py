@@ -1,25 +1,17 @@
-"""Weights that trainers push, kept so that an engine that comes back can be given them again."""
+"""Files of weights on local disk, from which an engine that comes back is given them again."""
 
 import asyncio
-import json
 import os
 import re
 import uuid
-from collections.abc import AsyncIterable, Callable, Collection, Mapping
+from collections.abc import AsyncIterable, Callable, Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ParamSpec, Self, TypeVar
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
-from prorl_service.errors import InvalidRequest, ProRLError, WeightsRejected
-from prorl_service.inference.identity import ModelIdentity
-from prorl_service.inference.transfer import weight_file
-from prorl_service.inference.transfer.ways import (
-    Broadcast,
-    WeightDirectory,
-    WeightFile,
-    WeightSource,
-)
+from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.inference import tensor_file
+from prorl_service.inference.sources import WeightFile, WeightSource
 
 P = ParamSpec("P")
 Done = TypeVar("Done")
@@ -37,123 +29,10 @@ class UploadStalled(InvalidRequest):
     retryable = True
 
 
-class WeightsGone(InvalidRequest):
-    """A file of weights does not exist, perhaps removed by a restart of the service."""
-
-    status = 410
-
-
 class WeightsNotKept(ProRLError):
     """Weights cannot be written to the disk of the service."""
 
     status = 507
-
-
-@dataclass(slots=True, eq=False)
-class Weights:
-    source: WeightSource
-    version: int
-    push: str = ""
-    """Name that the trainer gave the push."""
-    training: str | None = None
-    """Id of the training that pushed them."""
-    model: ModelIdentity | None = None
-    """Model that the weights belong to; None until an engine has named it."""
-
-    def fields(self) -> dict[str, Any]:
-        is_streamed = isinstance(self.source, WeightFile)
-        return {
-            "path": str(self.source.path),
-            "is_streamed": is_streamed,
-            "is_adapter": isinstance(self.source, WeightFile) and self.source.is_adapter,
-            "is_broadcast": isinstance(self.source, Broadcast),
-            "version": self.version,
-            "push": self.push,
-            "training": self.training,
-            "model": None if self.model is None else asdict(self.model),
-        }
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Self:
-        path, model = fields["path"], fields.get("model")
-        identity = None if model is None else ModelIdentity(**model)
-        source: WeightSource = WeightDirectory(path)
-        if fields["is_streamed"]:
-            source = WeightFile(Path(path), fields.get("is_adapter", False))
-        elif fields.get("is_broadcast"):
-            source = Broadcast()
-        push, training = fields.get("push", ""), fields.get("training")
-        return cls(source, fields["version"], push, training, identity)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Weights that were pushed while no engine was in reach, and refused by the first to return."""
-
-    version: int
-    reason: str
-    training: str | None = None
-    """Id of the training that pushed them."""
-
-    def error(self) -> WeightsRejected:
-        return WeightsRejected(
-            f"the weights of version {self.version} were given up: {self.reason}",
-            hint="the weights before them serve on; mend the policy, or go back to a checkpoint",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PushedWeights:
-    """Weights that trainers have pushed, as the journal keeps them."""
-
-    newest: Weights | None = None
-    """Last weights that an engine has taken."""
-    offered: Weights | None = None
-    """Weights pushed later, for the first engine that comes back to take or refuse."""
-    refusal: Refusal | None = None
-    """Refusal that no push was told of."""
-
-    def files(self) -> set[str]:
-        return {str(one.source.path) for one in (self.newest, self.offered) if one is not None}
-
-    def to_json(self) -> bytes:
-        newest, offered = (one and one.fields() for one in (self.newest, self.offered))
-        refusal = self.refusal and asdict(self.refusal)
-        return json.dumps({"newest": newest, "offered": offered, "refusal": refusal}).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes | None) -> Self:
-        """`text`: None if no weights were pushed."""
-        if text is None:
-            return cls()
-        fields = json.loads(text)
-        if "path" in fields:  # of a service that kept the newest alone
-            return cls(Weights.of(fields))
-        newest, offered = (one and Weights.of(one) for one in (fields["newest"], fields["offered"]))
-        return cls(newest, offered, fields["refusal"] and Refusal(**fields["refusal"]))
-
-
-def source_at(path: Path) -> WeightSource:
-    """Returns a file, or a directory that perhaps only the engines see, after a look at all values
-    that can be seen from here. Raises `WeightsGone`, `WeightsRejected`."""
-    if path.is_file():
-        return WeightFile(path, weight_file.check(path).is_adapter)
-    for file in sorted(path.glob("*.safetensors")):
-        weight_file.check(file)
-    if path.suffix == ".safetensors":
-        raise WeightsGone(
-            f"{path} does not exist", hint="write it again where GET /v1/weights says"
-        )
-    return WeightDirectory(str(path))
-
-
-def check_directory(source: WeightSource) -> None:
-    """Raises `InvalidRequest` for an empty one: an engine that loads it may lose its weights."""
-    if not isinstance(source, WeightDirectory):
-        return
-    directory = Path(source.path)
-    if directory.is_dir() and not any(directory.glob("*.safetensors")):
-        raise InvalidRequest.of_field("path", f"{directory} holds no *.safetensors file")
 
 
 class WeightSpool:
@@ -193,7 +72,7 @@ class WeightSpool:
         file = await self._on_disk(_create, partial)
         try:
             try:
-                received, piece, check = 0, bytearray(), weight_file.Check()
+                received, piece, check = 0, bytearray(), tensor_file.Check()
                 upload = aiter(chunks)
                 while (chunk := await self._next(upload, received)) is not None:
                     received += len(chunk)
@@ -254,7 +133,7 @@ def _create(path: Path) -> BinaryIO:
     return path.open("xb")
 
 
-def _write(file: BinaryIO, piece: bytearray, check: weight_file.Check) -> None:
+def _write(file: BinaryIO, piece: bytearray, check: tensor_file.Check) -> None:
     check.add(piece)
     file.write(piece)
 

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from prorl_service.inference.answers import NEVER_UPDATED, PauseMode
-from prorl_service.inference.engine.kv import KVCache, KVPool
-from prorl_service.inference.engine.model import PackedModel
-from prorl_service.inference.engine.sampling import SamplingParams, sample
+from prorl_service.inference.engines.vllm_routes import NEVER_UPDATED
+from prorl_service.inference.reference_engine.kv import KVCache, KVPool
+from prorl_service.inference.reference_engine.model import PackedModel
+from prorl_service.inference.reference_engine.sampling import SamplingParams, sample
 from prorl_service.schemas import StopReason
 
 MAX_SEQUENCES = 256
@@ -29,6 +29,7 @@ MAX_STEP_TOKENS = 2048
 """Most tokens of a step: bounds how long running sequences wait for the prompt of a new one."""
 
 T = TypeVar("T")
+PauseMode = Literal["abort", "wait", "keep"]
 
 
 class EngineDead(Exception):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from prorl_service.inference.answers import UNLIKELY
+from prorl_service.inference.engines.base import UNLIKELY
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,11 @@
 """The engine's HTTP routes: the subset of vLLM's that the service uses, field by field.
 
-Additions: `/update_weights` takes a safetensors body, because vLLM's own transfer engines need an
-accelerator, and `/open_weights` opens a file instead. The weight routes read any checkpoint on this
-machine for their caller: without a key, listen on loopback or on a private network. Pages in a
-browser are always refused.
+The weight routes are those of vLLM with our plug-in: they fetch a file, or open it where this host
+shares its file system. They read any checkpoint on this machine for their caller: without a key,
+listen on loopback or on a private network. Pages in a browser are always refused.
 """
 
 import asyncio
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -21,12 +19,27 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from prorl_service.inference.answers import REFERENCE_ENGINE, WEIGHTS_REJECTED, PauseMode
-from prorl_service.inference.engine.batcher import Batcher, EngineDead, Sequence
-from prorl_service.inference.engine.protocol import GenerateBody, Refusal, error_body
-from prorl_service.inference.engine.weights import Served, WeightsRejected, WeightUpdate
-from prorl_service.inference.logprobs import PROCESSED
-from prorl_service.inference.transfer.ways import ADAPTER_PREFIX
+from prorl_service.inference.engines.base import ADAPTER_PREFIX
+from prorl_service.inference.engines.http import WEIGHTS_REJECTED
+from prorl_service.inference.engines.reference import OWNER
+from prorl_service.inference.engines.vllm_logprobs import PROCESSED
+from prorl_service.inference.reference_engine.batcher import (
+    Batcher,
+    EngineDead,
+    PauseMode,
+    Sequence,
+)
+from prorl_service.inference.reference_engine.checkpoints import (
+    Served,
+    WeightsRejected,
+    WeightUpdate,
+)
+from prorl_service.inference.reference_engine.protocol import (
+    GenerateBody,
+    OfferedFile,
+    Refusal,
+    error_body,
+)
 from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.origins import RefuseForeignPages
 
@@ -35,7 +48,7 @@ router = APIRouter()
 
 @dataclass(slots=True)
 class Engine:
-    """State that the routes share. `update`: the streamed update that has begun, if any."""
+    """State that the routes share. `update`: the weights that were fetched, if any."""
 
     batcher: Batcher
     model_id: str
@@ -102,7 +115,7 @@ async def models(engine: TheEngine) -> dict[str, Any]:
         "id": engine.model_id,
         "object": "model",
         "created": int(time.time()),
-        "owned_by": REFERENCE_ENGINE,
+        "owned_by": OWNER,
         "root": str(engine.root),
         "parent": None,
         "max_model_len": engine.max_model_len,
@@ -170,69 +183,40 @@ async def collective_rpc(
 ) -> dict[str, Any]:
     update = WeightUpdate(engine.served)
     await asyncio.to_thread(update.add_directory, kwargs["weights_path"])
-    await _apply(engine, update)
+    await engine.batcher.change_weights(update.apply)
     return {"results": [None]}
 
 
-@router.post("/start_weight_update")
-async def start_weight_update(engine: TheEngine) -> dict[str, str]:
-    engine.update = WeightUpdate(engine.served)
-    return {"message": "Weight update started"}
+@router.post("/init_weight_transfer_engine")
+async def init_weight_transfer_engine(
+    engine: TheEngine, init_info: Annotated[OfferedFile, Body(embed=True)]
+) -> dict[str, str]:
+    """Fetches a safetensors file with the whole model, or with a LoRA adapter for the model that
+    the engine was started with, and checks it."""
+    engine.update = None  # a refused file ends the update
+    update = WeightUpdate(engine.served)
+    try:
+        await asyncio.to_thread(update.fetch, init_info.path, init_info.size, init_info.url)
+    except OSError as error:
+        raise Refusal(f"The weights did not arrive: {error}") from error
+    engine.update = update
+    return {"message": "Weights fetched"}
 
 
 @router.post("/update_weights")
-async def update_weights(engine: TheEngine, request: Request) -> dict[str, str]:
-    """Takes a safetensors file with the whole model or, in several calls, parts of it; or with a
-    LoRA adapter for the model that the engine was started with."""
-    update, engine.update = _begun(engine), None  # a refused part ends the update
-    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
-        async for chunk in request.stream():
-            await asyncio.to_thread(file.write, chunk)
-        await asyncio.to_thread(file.flush)
-        await asyncio.to_thread(update.add, Path(file.name))
-    engine.update = update
-    return {"message": "Weights received"}
-
-
-@router.post("/open_weights")
-async def open_weights(
-    engine: TheEngine, path: Annotated[Path, Body()], size: Annotated[int, Body()]
-) -> dict[str, bool]:
-    """Opens the caller's file, which has a unique name, if this host shares its file system."""
-    if not await asyncio.to_thread(_has_size, path, size):
-        return {"is_opened": False}
-    update, engine.update = _begun(engine), None
-    await asyncio.to_thread(update.add, path)
-    engine.update = update
-    return {"is_opened": True}
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
-
-
-@router.post("/finish_weight_update")
-async def finish_weight_update(
-    engine: TheEngine, weight_version: Annotated[str | None, Body(embed=True)] = None
-) -> dict[str, str]:
-    update, engine.update = _begun(engine), None
-    await _apply(engine, update)
-    engine.batcher.version = weight_version or engine.batcher.version
-    return {"message": "Weight update finished"}
-
-
-def _begun(engine: Engine) -> WeightUpdate:
-    if not engine.update:
-        raise Refusal("No weight update has begun: POST /start_weight_update first")
-    return engine.update
-
-
-async def _apply(engine: Engine, update: WeightUpdate) -> None:
-    await asyncio.to_thread(update.check_complete)
+async def update_weights(engine: TheEngine) -> dict[str, str]:
+    update, engine.update = engine.update, None
+    if update is None:
+        raise Refusal("No weights were offered: POST /init_weight_transfer_engine first")
     await engine.batcher.change_weights(update.apply)
+    return {"message": "Weights updated"}
+
+
+@router.post("/start_weight_update")
+@router.post("/finish_weight_update")
+async def bracket_weight_update() -> dict[str, str]:
+    """Does nothing: `/update_weights` replaces the whole model."""
+    return {"message": "OK"}
 
 
 # --- the application ----------------------------------------------------------------------------

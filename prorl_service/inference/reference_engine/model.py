@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from prorl_service.errors import BackendError
-from prorl_service.inference.engine.kv import KVCache, KVLayout
+from prorl_service.inference.reference_engine.kv import KVCache, KVLayout
 
 Chunk = tuple[KVCache, list[int]]
 """The tokens that come next in a sequence, and the cache of those before them."""

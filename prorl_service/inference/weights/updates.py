@@ -12,21 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
-from prorl_service.inference.answers import EngineInfo
+from prorl_service.inference.engines.base import EngineInfo
 from prorl_service.inference.identity import ModelIdentity, OtherModel
 from prorl_service.inference.member import AwaitsWeights, Member
 from prorl_service.inference.ownership import PolicyOwner
-from prorl_service.inference.transfer.ways import Broadcast, WeightSource
-from prorl_service.inference.updates import nccl
-from prorl_service.inference.updates.nccl import GroupGone, NcclGroup
-from prorl_service.inference.updates.terms import agree
-from prorl_service.inference.weights import (
-    PushedWeights,
-    Refusal,
-    Weights,
-    WeightSpool,
-    check_directory,
-)
+from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightSource
+from prorl_service.inference.weights import nccl
+from prorl_service.inference.weights.nccl import GroupGone, NcclGroup
+from prorl_service.inference.weights.pushed import PushedWeights, Refusal, Weights
+from prorl_service.inference.weights.spool import WeightSpool
+from prorl_service.inference.weights.terms import agree
 from prorl_service.schemas import BackendState, Push, WeightsQuery, WeightsReport, WeightsTerms
 
 log = logging.getLogger(__name__)
@@ -87,15 +82,19 @@ class WeightUpdates:
         if self.refusal is not None and self.refusal is not known:
             raise self.refusal.error()
 
-    async def stream(
-        self, chunks: AsyncIterable[bytes], push: Push, training: str | None
+    async def load_stream(
+        self,
+        chunks: AsyncIterable[bytes],
+        push: Push | None = None,
+        *,
+        training: str | None = None,
     ) -> WeightsReport:
-        """Gives all backends the tensors of one safetensors file. Raises like `load`, and
-        `UploadStalled`, `WeightsNotKept`."""
+        """Loads the tensors of one safetensors file. Raises like `load`, and `UploadStalled`,
+        `WeightsNotKept`."""
         self._check_owner(training)  # before gigabytes arrive
         await self._tell_refusal()
         file = await self._spool.receive(chunks)  # without the lock: an upload may stall
-        return await self.load(file, push, training)
+        return await self.load(file, push, training=training)
 
     async def terms(self, query: WeightsQuery) -> WeightsTerms:
         """Returns the terms of `terms.agree`, with the directory where trainers may leave files."""
@@ -112,10 +111,10 @@ class WeightUpdates:
             self._group = await nccl.open_group(members, init_info, timeout_s=timeout_s)
             return self._group
 
-    async def broadcast(
-        self, group_id: str, manifest: Mapping[str, Any], push: Push, training: str | None
+    async def load_broadcast(
+        self, group_id: str, manifest: Mapping[str, Any], push: Push, *, training: str | None
     ) -> WeightsReport:
-        """Has all engines receive what the trainer of the group broadcasts meanwhile. Raises like
+        """Loads what the trainer of the group broadcasts meanwhile. Raises like
         `load`; `GroupGone`; `BackendUnavailable` if any engine fails, since no copy is kept."""
         group = self._group
         is_last = group is not None and group.group_id == group_id
@@ -125,7 +124,7 @@ class WeightUpdates:
                 hint="open a new one: POST /v1/weights/group",
             )
         try:
-            return await self.load(group.broadcast(manifest), push, training)
+            return await self.load(group.broadcast(manifest), push, training=training)
         except BaseException:
             self._group = None
             raise
@@ -139,9 +138,11 @@ class WeightUpdates:
             and (member.awaits_weights or member.state is not BackendState.DOWN)
         ]
 
-    async def load(self, source: WeightSource, push: Push, training: str | None) -> WeightsReport:
-        """Updates all backends in parallel; one that is down takes the weights when it is back. If
-        all are, the weights are offered to the first that returns.
+    async def load(
+        self, source: WeightSource, push: Push | None = None, *, training: str | None = None
+    ) -> WeightsReport:
+        """Loads weights into all backends in parallel; one that is down takes them when it is back.
+        If all are, the weights are offered to the first that returns.
 
         `training`: the key of that which pushes them; None: one that nobody has to know. Raises
         `BackendRejected` if a backend refuses the weights; `WeightsRejected` if those of the last
@@ -150,7 +151,9 @@ class WeightUpdates:
         backends that took the new ones are given the old ones again or, if there were none, are
         down until a restart or new weights.
         """
-        await asyncio.to_thread(check_directory, source)
+        push = push or Push()
+        if isinstance(source, WeightDirectory):
+            await asyncio.to_thread(source.check)
         weights = Weights(source, 0, push.push)
         async with self._lock:
             before, began_at = self.pushed, time.monotonic()
@@ -217,7 +220,7 @@ class WeightUpdates:
             is_broadcast = isinstance(weights.source, Broadcast)
             may_be_late = _OutOfReach if is_broadcast else BackendUnavailable
             *results, synced = await asyncio.gather(
-                *(self._update(member, weights) for member in members),
+                *(self._load_now(member, weights) for member in members),
                 self._spool.sync(weights.source),
                 return_exceptions=True,
             )
@@ -239,14 +242,14 @@ class WeightUpdates:
     def _is_held(self, weights: Weights) -> bool:
         return any(member.loaded is weights for member in self._members.values())
 
-    async def _update(self, member: Member, weights: Weights) -> None:
+    async def _load_now(self, member: Member, weights: Weights) -> None:
         """Raises `BackendUnavailable` if the backend has to come back first."""
         async with member.lock:
             takes_broadcast = member.awaits_weights and isinstance(weights.source, Broadcast)
             if member.state is BackendState.DOWN and not takes_broadcast:
                 raise _OutOfReach(member.reason)
             try:
-                await self._load(member, weights)
+                await self._load_at(member, weights)
             except BackendRejected:
                 member.set_state(BackendState.HEALTHY)
                 raise
@@ -257,7 +260,7 @@ class WeightUpdates:
                 raise
             member.set_state(BackendState.HEALTHY)
 
-    async def _load(self, member: Member, weights: Weights) -> None:
+    async def _load_at(self, member: Member, weights: Weights) -> None:
         member.set_state(BackendState.UPDATING, member.reason)
         try:
             await member.load_weights(weights, timeout_s=self._load_timeout_s)
@@ -312,7 +315,7 @@ class WeightUpdates:
         if member.loaded is not weights and isinstance(weights.source, Broadcast):
             _take_as_loaded(member, weights, info)
         elif member.loaded is not weights:
-            await self._load(member, weights)
+            await self._load_at(member, weights)
             if weights.model is None:  # they were pushed before any engine
                 weights.model = await _model_of([member])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from prorl_service.errors import Conflict, InvalidRequest
 from prorl_service.inference.member import Member
-from prorl_service.inference.transfer.ways import Broadcast
+from prorl_service.inference.sources import Broadcast
 
 
 class GroupGone(InvalidRequest):

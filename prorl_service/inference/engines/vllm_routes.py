@@ -1,0 +1,200 @@
+"""The routes and the JSON that vLLM and the reference engine have in common.
+
+Weights come from a directory that the engine reads, or as a file that it fetches: where it shares
+the service's file system it opens the file instead. See `vllm` for what depends on a release of
+vLLM or on its flags.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from prorl_service.errors import BackendRejected, BackendUnavailable
+from prorl_service.inference import tensor_file
+from prorl_service.inference.engines.base import (
+    INT32_END,
+    Engine,
+    EngineCall,
+    EngineInfo,
+    Generation,
+    PauseMode,
+    Progress,
+    Transfer,
+    WeightDirectory,
+    checked,
+    require,
+)
+from prorl_service.inference.engines.handout import offered
+
+GENERATE = "/inference/v1/generate"
+NEVER_UPDATED = "default"
+"""Version label of an engine that serves the weights it was started with."""
+
+
+class VllmRoutes(Engine):
+    model: str | None = None
+    """Name of the model in calls; None: the engine's default."""
+
+    async def describe(self, info: EngineInfo) -> EngineInfo:
+        with suppress(BackendRejected):  # vLLM has these routes in its development mode only
+            info = replace(info, policy_version=await self.version())
+        with suppress(BackendRejected):
+            info = await self.http.ask("GET", "/is_paused", partial(_read_pause, info))
+        return info
+
+    async def version(self) -> int | None:
+        """Returns the label of the weights. Raises `BackendRejected` if there is none."""
+        return await self.http.ask("GET", "/weight_info", _read_version)
+
+    async def generate(self, call: EngineCall) -> Generation:
+        return await self.sample(call)
+
+    async def sample(self, call: EngineCall, version: int | None = None) -> Generation:
+        """Makes one call. `version`: that of all tokens; None if the answer has one for each."""
+        sampling = call.sampling
+        params = {
+            "max_tokens": call.max_tokens,
+            "seed": call.seed,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "stop_token_ids": call.stop_token_ids,
+            "logprobs": 0,
+            "detokenize": bool(call.stop),  # vLLM needs the text to find a stop in it
+            **({"stop": call.stop} if call.stop else {}),
+        }
+        body = {"token_ids": orjson.Fragment(call.prompt.json()), "sampling_params": params}
+        if self.model is not None:
+            body["model"] = self.model
+        read = partial(self._read, len(call.prompt), version)
+        headers = {"X-Session-ID": call.session_id}
+        return await self.http.ask("POST", GENERATE, read, json=body, headers=headers)
+
+    def _read(self, prompt_length: int, version: int | None, answer: Any) -> Generation:
+        choice = answer["choices"][0]
+        ids, spans = choice["token_ids"], choice.get("weight_versions") or []
+        usage = answer["usage"] if version is None else answer.get("usage")
+        if version is not None:  # neither field is in the answers of all releases
+            usage = usage or {"prompt_tokens": prompt_length}
+            spans = spans or [{"version": str(version), "start": 0, "end": len(ids)}][: len(ids)]
+        require(usage["prompt_tokens"] == prompt_length, f"usage {usage} for {prompt_length} ids")
+        entries = choice["logprobs"]["content"] if ids else []
+        return checked(
+            Generation(
+                token_ids=ids,
+                logprobs=[float(entry["logprob"]) for entry in entries],
+                policy_versions=_expand(spans, len(ids)),
+                finish_reason=choice["finish_reason"],
+                cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+                backend=self.http.backend_id,
+            )
+        )
+
+    async def pause(self, mode: PauseMode) -> None:
+        await self.http.tell(f"/pause?mode={mode}&clear_cache=true")
+
+    async def resume(self) -> None:
+        await self.http.tell("/resume")
+
+    async def took(self, version: int, model: str | None = None) -> None:
+        """Labels weights that are in place; calls then name `model`."""
+        await self.http.tell("/update_weight_version", {"new_version": str(version)})
+        self.model = model
+
+
+class VllmTransfer(Transfer):
+    model: str | None = None
+    """Name of the model in calls that use these weights."""
+
+    def __init__(self, engine: VllmRoutes) -> None:
+        self._engine = engine
+        self._http = engine.http
+
+    @property
+    def pause_mode(self) -> PauseMode:
+        # A frozen call would continue with the model that it named.
+        return "keep" if self.model == self._engine.model else "abort"
+
+    async def swap(self, version: int) -> None:
+        await self._replace()
+        await self._engine.took(version, self.model)
+
+    async def _replace(self) -> None:
+        await self._http.tell("/start_weight_update")
+        await self._http.tell("/update_weights", {"update_info": self._update_info()})
+        await self._http.tell("/finish_weight_update", {})
+
+    def _update_info(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Reload(VllmTransfer):
+    """Has the engine load a checkpoint's directory."""
+
+    def __init__(self, engine: VllmRoutes, directory: WeightDirectory) -> None:
+        super().__init__(engine)
+        self._path = directory.path
+
+    async def _replace(self) -> None:
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": self._path}}
+        await self._http.tell("/collective_rpc", reload)
+
+
+class Fetch(VllmTransfer):
+    """Has the engine fetch a file while it samples, or open it."""
+
+    def __init__(self, engine: VllmRoutes, path: Path) -> None:
+        super().__init__(engine)
+        self._path = path
+
+    async def prepare(self, on_progress: Progress) -> None:
+        header = await asyncio.to_thread(tensor_file.read, self._path)
+        url, more = self._http.url, self._info_of(header)
+        try:
+            async with offered(self._path, url, on_progress) as offer:
+                info = {"path": str(self._path), "size": offer.size, "url": offer.url, **more}
+                await self._http.tell("/init_weight_transfer_engine", {"init_info": info})
+                await offer.transfers.drain()
+                if offer.failure is not None:
+                    raise BackendUnavailable(f"{url} took no weights: {offer.failure}")
+        except OSError as error:
+            raise tensor_file.unreadable(self._path, error) from error
+
+    def _info_of(self, header: tensor_file.Header) -> dict[str, Any]:
+        """Returns what the engine needs to know before it fetches."""
+        return {"shapes": header.shapes}
+
+
+def _read_pause(info: EngineInfo, answer: Any) -> EngineInfo:
+    """Adds the state of pauses and loans; only a gateway reports loans."""
+    return replace(info, is_paused=answer["is_paused"], is_lent=answer.get("is_lent", False))
+
+
+def _read_version(answer: Any) -> int | None:
+    return _version_of(answer["weight_version"])
+
+
+def _version_of(label: str) -> int | None:
+    if label == NEVER_UPDATED:
+        return None
+    require(label.isdecimal(), "the version of the weights is not a number")
+    version = int(label)
+    require(version < INT32_END, f"policy version {version}")
+    return version
+
+
+def _expand(spans: list[Any], length: int) -> list[int]:
+    """Returns the version of every output token, from spans [start, end) that must leave no gap."""
+    versions: list[int] = []
+    for span in spans:
+        start, end = span["start"], span["end"]
+        require(start == len(versions) and start < end <= length, f"weight_versions {spans}")
+        versions += [_version_of(span["version"]) or 0] * (end - start)
+    require(len(versions) == length, f"weight_versions {spans} for {length} ids")
+    return versions

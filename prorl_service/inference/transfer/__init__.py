@@ -1,1 +1,0 @@
-"""Ways in which one engine gets weights: files, handed out or sent, directories, broadcasts."""

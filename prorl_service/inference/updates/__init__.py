@@ -1,1 +1,0 @@
-"""New weights for all engines: terms with the trainer, groups for broadcasts, updates."""

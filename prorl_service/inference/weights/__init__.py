@@ -1,0 +1,1 @@
+"""Weights that trainers push: kept, agreed on, and given to all engines."""

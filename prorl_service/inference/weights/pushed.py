@@ -1,0 +1,95 @@
+"""Weights that trainers push, as the pool and the journal remember them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from prorl_service.errors import WeightsRejected
+from prorl_service.inference.identity import ModelIdentity
+from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFile, WeightSource
+
+
+@dataclass(slots=True, eq=False)
+class Weights:
+    source: WeightSource
+    version: int
+    push: str = ""
+    """Name that the trainer gave the push."""
+    training: str | None = None
+    """Id of the training that pushed them."""
+    model: ModelIdentity | None = None
+    """Model that the weights belong to; None until an engine has named it."""
+
+    def fields(self) -> dict[str, Any]:
+        is_streamed = isinstance(self.source, WeightFile)
+        return {
+            "path": str(self.source.path),
+            "is_streamed": is_streamed,
+            "is_adapter": isinstance(self.source, WeightFile) and self.source.is_adapter,
+            "is_broadcast": isinstance(self.source, Broadcast),
+            "version": self.version,
+            "push": self.push,
+            "training": self.training,
+            "model": None if self.model is None else asdict(self.model),
+        }
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        path, model = fields["path"], fields.get("model")
+        identity = None if model is None else ModelIdentity(**model)
+        source: WeightSource = WeightDirectory(path)
+        if fields["is_streamed"]:
+            source = WeightFile(Path(path), fields.get("is_adapter", False))
+        elif fields.get("is_broadcast"):
+            source = Broadcast()
+        push, training = fields.get("push", ""), fields.get("training")
+        return cls(source, fields["version"], push, training, identity)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Weights that were pushed while no engine was in reach, and refused by the first to return."""
+
+    version: int
+    reason: str
+    training: str | None = None
+    """Id of the training that pushed them."""
+
+    def error(self) -> WeightsRejected:
+        return WeightsRejected(
+            f"the weights of version {self.version} were given up: {self.reason}",
+            hint="the weights before them serve on; mend the policy, or go back to a checkpoint",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PushedWeights:
+    """Weights that trainers have pushed, as the journal keeps them."""
+
+    newest: Weights | None = None
+    """Last weights that an engine has taken."""
+    offered: Weights | None = None
+    """Weights pushed later, for the first engine that comes back to take or refuse."""
+    refusal: Refusal | None = None
+    """Refusal that no push was told of."""
+
+    def files(self) -> set[str]:
+        return {str(one.source.path) for one in (self.newest, self.offered) if one is not None}
+
+    def to_json(self) -> bytes:
+        newest, offered = (one and one.fields() for one in (self.newest, self.offered))
+        refusal = self.refusal and asdict(self.refusal)
+        return json.dumps({"newest": newest, "offered": offered, "refusal": refusal}).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes | None) -> Self:
+        """`text`: None if no weights were pushed."""
+        if text is None:
+            return cls()
+        fields = json.loads(text)
+        if "path" in fields:  # of a service that kept the newest alone
+            return cls(Weights.of(fields))
+        newest, offered = (one and Weights.of(one) for one in (fields["newest"], fields["offered"]))
+        return cls(newest, offered, fields["refusal"] and Refusal(**fields["refusal"]))

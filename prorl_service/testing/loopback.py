@@ -1,0 +1,103 @@
+"""A server on a loopback port, on the event loop of its caller, whose answers a class makes."""
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
+
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+START_TIMEOUT_S = 60.0
+KEEP_OPEN_S = 75
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Loopback(ABC):
+    """Serves while entered as an async context. A handler whose caller goes away is cancelled."""
+
+    url = ""
+    host = "127.0.0.1"
+    port = 0
+
+    @abstractmethod
+    def routes(self) -> Mapping[str, Handler]:
+        """Returns handlers by path, for any method; a subclass may add others."""
+
+    async def respond(self, request: Request) -> Response:
+        """Answers any request; a subclass may look at all of them here."""
+        handler = self.routes().get(request.url.path)
+        return Response(status_code=404) if handler is None else await handler(request)
+
+    def hang_up(self, request: Request) -> None:
+        """Aborts the request's connection."""
+        for connection in self._state.connections:
+            if connection.client == request.scope["client"]:  # type: ignore[union-attr]
+                connection.transport.abort()
+
+    async def __aenter__(self) -> Self:
+        self._state = ServerState()
+        config = uvicorn.Config(
+            self._answer,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=KEEP_OPEN_S,
+        )
+        config.load()
+        protocol = config.http_protocol_class
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: protocol(config=config, server_state=self._state, app_state={}),  # type: ignore[call-arg]
+            self.host,
+            self.port,
+        )
+        self.url = f"http://{self.host}:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        tasks = list(self._state.tasks)
+        for connection in list(self._state.connections):
+            connection.transport.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await request.body()  # handlers read it again; what comes next is that the caller has gone
+
+        async def respond() -> None:
+            await (await self.respond(request))(scope, receive, send)
+
+        work, gone = asyncio.ensure_future(respond()), asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            for task in (work, gone):
+                task.cancel()
+            await asyncio.wait([work, gone])
+
+    @contextmanager
+    def in_thread(self) -> Iterator[Self]:
+        """Runs it on an event loop in a thread of its own, for callers without a loop."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self.__aenter__(), loop).result(START_TIMEOUT_S)
+            yield self
+        finally:
+            asyncio.run_coroutine_threadsafe(self.__aexit__(), loop).result(START_TIMEOUT_S)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()

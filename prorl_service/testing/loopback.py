@@ -5,7 +5,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
 import uvicorn
 from starlette.requests import Request
@@ -52,12 +53,10 @@ class Loopback(ABC):
             timeout_keep_alive=KEEP_OPEN_S,
         )
         config.load()
-        protocol = config.http_protocol_class
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: protocol(config=config, server_state=self._state, app_state={}),  # type: ignore[call-arg]
-            self.host,
-            self.port,
-        )
+        protocol: Any = config.http_protocol_class
+        connection = partial(protocol, config=config, server_state=self._state, app_state={})
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(connection, self.host, self.port)
         self.url = f"http://{self.host}:{self._server.sockets[0].getsockname()[1]}"
         return self
 

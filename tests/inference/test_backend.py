@@ -16,6 +16,8 @@ from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.engines.http import NotOffered
+from prorl_service.inference.engines.kinds import ENGINES
+from prorl_service.inference.engines.reference import OWNER
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
@@ -40,6 +42,11 @@ ANSWER: dict[str, Any] = {
 }
 
 
+@pytest.fixture(params=sorted(ENGINES))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 async def generate(backend: Backend, **options: Any) -> Generation:
     prompt = EncodedPrompt(PROMPT)
     return await backend.generate(
@@ -55,14 +62,14 @@ async def generate_from(handler: Handler, kind: str = "auto", **options: Any) ->
 # --- generate -----------------------------------------------------------------------------------
 
 
-async def test_a_sound_answer_is_read() -> None:
+async def test_a_sound_answer_is_read(kind: str) -> None:
     seen: dict[str, Any] = {}
 
     async def handler(request: Request) -> Response:
         seen.update(await request.json(), session=request.headers["X-Session-ID"])
         return JSONResponse(ANSWER)
 
-    generation = await generate_from(handler)
+    generation = await generate_from(handler, kind)
     assert generation.backend.startswith("127.0.0.1:")
     assert (generation.token_ids, generation.logprobs) == ([7, 8], [-0.5, 0.0])
     assert (generation.policy_versions, generation.cached_tokens) == ([0, 4], 2)
@@ -77,7 +84,7 @@ async def test_a_sound_answer_is_read() -> None:
         "logprobs": 0,
         "detokenize": False,
     }
-    await generate_from(handler, stop=["\nObservation:"])
+    await generate_from(handler, kind, stop=["\nObservation:"])
     assert seen["sampling_params"]["stop"] == ["\nObservation:"]
     assert seen["sampling_params"]["detokenize"]  # vLLM refuses stops without
 
@@ -122,9 +129,9 @@ def _spoilt(path: str, value: Any) -> dict[str, Any]:
         ("choices.0.weight_versions", [{"version": "4", "start": 0, "end": 1}]),
     ],
 )
-async def test_an_impossible_answer_is_an_error(path: str, value: Any) -> None:
+async def test_an_impossible_answer_is_an_error(path: str, value: Any, kind: str) -> None:
     with pytest.raises(BackendError, match="sent an invalid answer") as caught:
-        await generate_from(answers(_spoilt(path, value)))
+        await generate_from(answers(_spoilt(path, value)), kind)
     assert caught.value.retryable
 
 
@@ -133,7 +140,7 @@ async def test_an_impossible_answer_is_an_error(path: str, value: Any) -> None:
     [([], "no ids"), ([7] * 6, "more ids than asked for"), ([7, 320], "unknown ids")],
 )
 async def test_ids_that_cannot_have_been_sampled_are_an_error(
-    token_ids: list[int], problem: str
+    token_ids: list[int], problem: str, kind: str
 ) -> None:
     answer = deepcopy(ANSWER)
     answer["choices"][0] |= {
@@ -141,19 +148,19 @@ async def test_ids_that_cannot_have_been_sampled_are_an_error(
         "logprobs": {"content": [{"logprob": -0.5} for _ in token_ids]},
         "weight_versions": [{"version": "4", "start": 0, "end": len(token_ids)}][: len(token_ids)],
     }
-    async with backend_of({"/inference/v1/generate": answers(answer)}) as backend:
+    async with backend_of({"/inference/v1/generate": answers(answer)}, kind) as backend:
         backend.vocab_size = 320
         with pytest.raises(BackendError, match=problem):
             await generate(backend)
 
 
 @pytest.mark.parametrize("text", ["<html>", "", "null", "[1]", '{"usage": NaN}'])
-async def test_an_answer_that_is_no_generation_is_an_error(text: str) -> None:
+async def test_an_answer_that_is_no_generation_is_an_error(text: str, kind: str) -> None:
     with pytest.raises(BackendError, match="sent an invalid answer"):
-        await generate_from(answers(text))
+        await generate_from(answers(text), kind)
 
 
-async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:
+async def test_an_abort_before_the_first_token_is_an_empty_generation(kind: str) -> None:
     answer = deepcopy(ANSWER)
     answer["choices"][0] |= {
         "finish_reason": "abort",
@@ -161,7 +168,7 @@ async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:
         "weight_versions": None,
         "logprobs": None,
     }
-    generation = await generate_from(answers(answer))
+    generation = await generate_from(answers(answer), kind)
     assert (generation.finish_reason, generation.token_ids) == ("abort", [])
 
 
@@ -280,6 +287,22 @@ async def test_an_engine_without_weight_routes_was_never_updated() -> None:
         info = await backend.describe()
     assert (info.model, info.root, info.max_model_len) == ("m", "/m", 64)
     assert (info.policy_version, info.is_paused, backend.engine.kind) == (None, False, "vllm")
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind"), [("vllm", "vllm"), (OWNER, "prorl"), ("verl", "vllm"), ("sglang", "vllm")]
+)
+async def test_an_engine_is_asked_which_kind_it_is(owner: str, kind: str) -> None:
+    models = {"data": [MODELS["data"][0] | {"owned_by": owner}]}
+    async with backend_of({"/v1/models": answers(models)}) as backend:
+        await backend.describe()
+    assert backend.engine.kind == kind
+
+
+async def test_a_kind_that_is_named_is_not_asked(kind: str) -> None:
+    async with backend_of({"/v1/models": answers(MODELS)}, kind) as backend:
+        await backend.describe()
+    assert backend.engine.kind == kind
 
 
 async def test_a_malformed_description_is_an_error() -> None:

@@ -103,7 +103,7 @@ class Vllm(StubEngine):
         return JSONResponse({"vllm_config": {"model_config": model}})
 
     async def _models(self, request: Request) -> Response:
-        answer = json.loads((await super()._models(request)).body)
+        answer = json.loads(bytes((await super()._models(request)).body))
         del answer["data"][0]["logprobs_mode"]
         answer["data"][0]["owned_by"] = "vllm"
         return JSONResponse(answer)

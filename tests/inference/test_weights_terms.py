@@ -8,7 +8,8 @@ import pytest
 from prorl_service.errors import BackendRejected
 from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec, WeightsForm, WeightsQuery, WeightsTerms
-from tests.inference.scripted_backend import Handler, answers, backend_of
+from prorl_service.testing.loopback import Handler
+from tests.inference.scripted_backend import answers, backend_of
 
 NO_TRANSFER: dict[str, Any] = {"model_config": {"dtype": "torch.bfloat16"}}
 PLUGIN = NO_TRANSFER | {"weight_transfer_config": {"backend": "prorl"}}

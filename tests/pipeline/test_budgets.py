@@ -127,7 +127,7 @@ async def test_an_update_of_weights_is_not_charged(engine: StubEngine, tmp_path:
         async with pipeline_over(backends, [Turns]) as pipeline:
             ending = asyncio.create_task(ends(pipeline, group))
             await until(lambda: engine.in_flight == 4)
-            await backends.load_weights(WeightDirectory("/somewhere"))
+            await backends.weights.load(WeightDirectory("/somewhere"))
             rollouts = await ending
     assert_done(rollouts)
     assert all(rollout.timings.waited_s > 1.5 for rollout in rollouts)

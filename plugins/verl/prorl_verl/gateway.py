@@ -88,9 +88,8 @@ class Gateway:
             timeout_keep_alive=KEEP_OPEN_S,
         )
         config.load()
-        connection = partial(
-            config.http_protocol_class, config=config, server_state=self._state, app_state={}
-        )
+        protocol: Any = config.http_protocol_class
+        connection = partial(protocol, config=config, server_state=self._state, app_state={})
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(connection, host, port)
         return int(self._server.sockets[0].getsockname()[1])

@@ -47,7 +47,8 @@ class Backend:
         """Bound of the ids in answers, lowered once the model is known."""
         self.logprobs_mode: LogprobsMode | None = None
         """Mode that was seen; None until `check_logprobs`."""
-        self._kind = kind
+        self.kind = kind
+        """Kind that was asked for; that of the `engine` once it was described."""
         self._intake: Intake | None = None
         self._become(engine_class(kind))
 
@@ -68,7 +69,8 @@ class Backend:
         """Asks what the engine serves, and with which weights."""
         async with self.http.budget(timeout_s):
             info = await self.http.ask("GET", "/v1/models", read_models)
-            if self._kind == AUTO and type(self.engine) is not (kind := recognised(info)):
+            kind = recognised(info) if self.kind == AUTO else engine_class(self.kind)
+            if type(self.engine) is not kind:
                 self._become(kind)
             return await self.engine.describe(info)
 

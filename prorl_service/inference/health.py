@@ -9,13 +9,12 @@ answer. Knows nothing of other backends, and only the failures of calls.
 import asyncio
 from contextlib import suppress
 
-from prorl_service.inference.member import Member
+from prorl_service.inference.member import LENT, Member
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import BackendState
 from prorl_service.utils.tasks import TaskOwner
 
-LENT = "its owner uses it for something else"
 MISSED_PROBES = 2
 """Consecutive failed probes before a backend is marked down; one is enough if calls fail too."""
 
@@ -90,8 +89,3 @@ class Health:
             else:
                 member.set_state(BackendState.HEALTHY)
             member.is_doubted = member.failed_calls > 0 or member.is_lent
-
-    def note_call(self, member: Member) -> None:
-        """Must be called after each call, which may have found that the backend is lent."""
-        if member.is_lent and member.state is BackendState.HEALTHY:
-            member.set_state(BackendState.UPDATING, LENT)

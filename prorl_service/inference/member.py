@@ -19,8 +19,8 @@ from prorl_service.errors import (
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.engines.base import EngineInfo
+from prorl_service.inference.pushed import Weights
 from prorl_service.inference.routing import EngineLoad
-from prorl_service.inference.weights.pushed import Weights
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, EngineReport
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.leases import Lease
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 MAX_FAILED_CALLS = 5
 """Consecutive failed calls after which a backend is down even if it reports healthy."""
 
-
+LENT = "its owner uses it for something else"
 SILENCE_S = 10.0
 """Seconds without an answer, while calls are in flight, after which an engine is probed whatever
 its owner reports."""
@@ -325,6 +325,8 @@ class Member:
         self.is_doubted = True
         if self.info is not None:
             self.info = replace(self.info, is_lent=True)
+        if self.state is BackendState.HEALTHY:
+            self.set_state(BackendState.UPDATING, LENT)
 
     def _note_failure(self, error: BackendError) -> None:
         self.failed_calls += 1

@@ -11,9 +11,8 @@ from prorl_service.errors import NotFound, OwnedByAnother
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.health import Health
-from prorl_service.inference.identity import OtherModel
 from prorl_service.inference.member import Member
-from prorl_service.inference.model import CurrentModel
+from prorl_service.inference.model import CurrentModel, OtherModel
 from prorl_service.inference.routing import EngineLoad
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
 from prorl_service.utils.leases import Lease
@@ -110,7 +109,7 @@ class Membership:
         if spec.api_key is None and spec.url == member.spec.url:
             spec = spec.model_copy(update={"api_key": member.spec.api_key})
         member.spec = spec
-        member.backend.http.api_key = spec.api_key
+        member.backend.http.api_key, member.backend.kind = spec.api_key, spec.kind
         member.probe_now.set()  # it may have to serve with other weights
         member.load.max_calls = self._max_calls_of(spec)
 

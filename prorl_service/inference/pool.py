@@ -8,7 +8,6 @@ and have the newest weights before they serve: no rollout starts on older ones.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -22,9 +21,9 @@ from prorl_service.inference.member import Member
 from prorl_service.inference.membership import Membership
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.ownership import PolicyOwner
-from prorl_service.inference.routing import LeastExpectedTime, Router, RouteRequest
+from prorl_service.inference.pushed import PushedWeights
+from prorl_service.inference.routing import LeastExpectedTime, Router
 from prorl_service.inference.session import Session
-from prorl_service.inference.weights.pushed import PushedWeights
 from prorl_service.inference.weights.spool import WeightSpool
 from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import (
@@ -156,15 +155,11 @@ class BackendPool:
         no model."""
         model = self.model.require().name
         clock = clock or WorkClock()
-        session = Session(rollout_id, clock, partial(self._dispatch.route, model), self._call_ended)
+        session = Session(rollout_id, clock, self._dispatch, model)
         try:
             yield session
         finally:
             session.unpin()
-
-    def _call_ended(self, call: RouteRequest, member: Member) -> None:
-        self._health.note_call(member)
-        self._dispatch.end(call, member)
 
     async def until_up(self) -> None:
         """Waits until a model is known, and an engine of it serves or will do so without help.

@@ -6,11 +6,12 @@ of earlier turns keep their logprobs and policy versions; nothing of the failed 
 
 import logging
 from array import array
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Sequence
 
 from prorl_service import metrics
 from prorl_service.errors import BackendError, BackendLent
 from prorl_service.inference.base import Generation
+from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.member import Member
 from prorl_service.inference.prompt_json import EncodedPrompt
@@ -26,8 +27,6 @@ MAX_ATTEMPTS = 3
 MAX_PROMPTS = 8
 """Most prompts whose JSON is kept for the calls that continue them."""
 
-Route = Callable[[RouteRequest, Collection[Member]], Awaitable[Member]]
-
 
 class Session:
     """The `Generator` of one rollout."""
@@ -36,15 +35,13 @@ class Session:
         self,
         rollout_id: str,
         clock: WorkClock,
-        route: Route,
-        call_ended: Callable[[RouteRequest, Member], None],
+        dispatch: Dispatch,
+        model: str,
     ) -> None:
-        """`clock` stops while a call waits for an engine, or its engine samples nothing. `route`
-        counts a call at the member that it returns, until `call_ended`."""
+        """`clock` stops while a call waits for an engine, or its engine samples nothing."""
         self._rollout_id = rollout_id
         self._clock = clock
-        self._route = route
-        self._call_ended = call_ended
+        self._dispatch, self._model = dispatch, model
         self._member: Member | None = None
         self._prompts: list[EncodedPrompt] = []
         """Prompts of the newest calls, at most one for each conversation, the newest last."""
@@ -70,7 +67,7 @@ class Session:
             request = RouteRequest(self._rollout_id, pinned, len(prompt), max_tokens)
             self._clock.stop()
             try:
-                member = await self._route(request, failed)
+                member = await self._dispatch.route(self._model, request, failed)
             finally:
                 self._clock.start()
             self._pin(member)
@@ -87,7 +84,7 @@ class Session:
                 log.info("call retried elsewhere: %s", error.message)
                 metrics.call_failed_over()
             finally:
-                self._call_ended(request, member)
+                self._dispatch.end(request, member)
 
     def _encoded(self, prompt_ids: Sequence[int]) -> EncodedPrompt:
         ids = array("i", prompt_ids)

@@ -11,7 +11,7 @@ import pytest
 
 from prorl_service.errors import BackendRejected, WeightsRejected
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights.pushed import PushedWeights, Refusal
+from prorl_service.inference.pushed import PushedWeights, Refusal
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
 from tests.inference.pools import call, condition, kept, pool_of, until, upload

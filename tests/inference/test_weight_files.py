@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.inference.pushed import PushedWeights, Weights
 from prorl_service.inference.sources import WeightFile
-from prorl_service.inference.weights.pushed import PushedWeights, Weights
 from prorl_service.inference.weights.spool import UploadStalled, WeightsNotKept
 from prorl_service.schemas import BackendSpec, WeightsQuery
 from prorl_service.testing import StubEngine

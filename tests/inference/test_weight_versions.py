@@ -8,8 +8,8 @@ import pytest
 
 from prorl_service.errors import BackendRejected, Conflict
 from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.inference.pushed import PushedWeights
 from prorl_service.inference.sources import WeightFile
-from prorl_service.inference.weights.pushed import PushedWeights
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine, safetensors
 from prorl_service.tokens.chat import ChatFormat

@@ -6,23 +6,30 @@ exist, `health` brings them back.
 
 import asyncio
 import logging
+import os.path
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
-from prorl_service.inference.engines.base import EngineInfo
-from prorl_service.inference.identity import ModelIdentity, OtherModel
+from prorl_service.inference.engines.base import EngineInfo, Intake
 from prorl_service.inference.member import AwaitsWeights, Member
+from prorl_service.inference.model import ModelIdentity, OtherModel
 from prorl_service.inference.ownership import PolicyOwner
+from prorl_service.inference.pushed import PushedWeights, Refusal, Weights
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightSource
 from prorl_service.inference.weights import nccl
 from prorl_service.inference.weights.nccl import GroupGone, NcclGroup
-from prorl_service.inference.weights.pushed import PushedWeights, Refusal, Weights
 from prorl_service.inference.weights.spool import WeightSpool
-from prorl_service.inference.weights.terms import agree
-from prorl_service.schemas import BackendState, Push, WeightsQuery, WeightsReport, WeightsTerms
+from prorl_service.schemas import (
+    BackendState,
+    Push,
+    WeightsForm,
+    WeightsQuery,
+    WeightsReport,
+    WeightsTerms,
+)
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +104,9 @@ class WeightUpdates:
         return await self.load(file, push, training=training)
 
     async def terms(self, query: WeightsQuery) -> WeightsTerms:
-        """Returns the terms of `terms.agree`, with the directory where trainers may leave files."""
-        agreed = await agree(self._within_reach(), self._group, query)
+        """Returns form, type and way of a trainer's weights, and where it may leave files. Raises
+        `BackendError`; `BackendRejected` for an engine that takes no files."""
+        agreed = await agreed_terms(self._within_reach(), self._group, query)
         place = {"directory": str(self._spool.directory), "probe": self._spool.probe}
         newest = 0 if self.newest is None else self.newest.version
         return agreed.model_copy(update=place | {"newest": newest})
@@ -357,3 +365,45 @@ async def _model_of(members: Iterable[Member]) -> ModelIdentity | None:
     """Asks one member: all serve the same model."""
     info = next((member.info for member in members if member.info is not None), None)
     return None if info is None else await asyncio.to_thread(ModelIdentity.of, info)
+
+
+async def agreed_terms(
+    members: Collection[Member], group: NcclGroup | None, query: WeightsQuery
+) -> WeightsTerms:
+    """Returns the form, type and way that the trainer can give and all engines take. `members`:
+    those that answer; others, once back, take the weights or report why they cannot. `group`: the
+    last one that a trainer opened."""
+    engines = []
+    workers = await nccl.workers_of(members) if query.nccl else 0
+    for member in members:
+        assert member.info is not None
+        intake = await member.backend.intake(member.info)
+        if query.as_file and not workers:
+            intake.require_files(member.spec.url)
+        engines.append((member.info, intake, member.spec.url))
+    dtypes = {intake.dtype for _, intake, _ in engines}
+    terms = WeightsTerms(
+        form=WeightsForm.MODEL,
+        dtype=dtypes.pop() if len(dtypes) == 1 else None,
+        workers=workers,
+        group=group.group_id if workers and group and await group.is_of(members) else "",
+    )
+    if not query.lora_rank:
+        return terms
+    reasons = [_against_adapter(*engine, query) for engine in engines]
+    reason = next(filter(None, reasons), "" if reasons else "no engine is up")
+    form = WeightsForm.MODEL if reason else WeightsForm.ADAPTER
+    return terms.model_copy(update={"form": form, "reason": reason})
+
+
+def _against_adapter(info: EngineInfo, intake: Intake, url: str, query: WeightsQuery) -> str | None:
+    """Returns why the engine cannot put the adapter on its model; None if it can."""
+    if intake.max_lora_rank == 0:
+        return f"{url} takes no LoRA adapters"
+    if intake.max_lora_rank < query.lora_rank:
+        return f"{url} takes LoRA adapters up to rank {intake.max_lora_rank}"
+    if not info.has_first_base:
+        return f"{url} no longer has the weights it was started with"
+    if info.root != query.base and os.path.realpath(info.root) != os.path.realpath(query.base):
+        return f"{url} was started with {info.root}, but the adapter is for {query.base}"
+    return None

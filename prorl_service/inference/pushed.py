@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from prorl_service.errors import WeightsRejected
-from prorl_service.inference.identity import ModelIdentity
+from prorl_service.inference.model import ModelIdentity
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFile, WeightSource
 
 

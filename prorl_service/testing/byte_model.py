@@ -23,6 +23,6 @@ def write(directory: Path) -> None:
     tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in SPECIAL_TOKENS])
     tokenizer.save(str(directory / "tokenizer.json"))
     # Not built by the engine's package, which imports torch.
-    template = resources.files("prorl_service.inference").joinpath("engine/qwen3.jinja")
+    template = resources.files("prorl_service.inference").joinpath("reference_engine/qwen3.jinja")
     config = {"eos_token": SPECIAL_TOKENS[-1], "chat_template": template.read_text("utf-8")}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))

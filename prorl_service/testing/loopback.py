@@ -46,6 +46,8 @@ class Loopback(ABC):
         self._state = ServerState()
         config = uvicorn.Config(
             self._answer,
+            interface="asgi3",
+            proxy_headers=False,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -81,6 +81,8 @@ class Gateway:
         """Returns the port that it listens on."""
         config = uvicorn.Config(
             self._serve,
+            interface="asgi3",
+            proxy_headers=False,
             ws="none",
             lifespan="off",
             log_config=None,

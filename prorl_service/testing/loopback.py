@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 import uvicorn
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
@@ -66,19 +66,21 @@ class Loopback(ABC):
         self._server.close()
         tasks = list(self._state.tasks)
         for connection in list(self._state.connections):
-            connection.transport.close()
-        for task in tasks:
-            task.cancel()
+            connection.transport.close()  # open calls notice, and uvicorn logs no cancellation
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        await request.body()  # handlers read it again; what comes next is that the caller has gone
+        try:
+            await request.body()  # handlers read it again
+        except ClientDisconnect:
+            return
 
         async def respond() -> None:
             await (await self.respond(request))(scope, receive, send)
 
-        work, gone = asyncio.ensure_future(respond()), asyncio.ensure_future(receive())
+        work = asyncio.ensure_future(respond())
+        gone = asyncio.ensure_future(receive())  # nothing else comes after the body
         try:
             await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
             if work.done():

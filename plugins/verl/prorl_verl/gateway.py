@@ -6,6 +6,7 @@ was given, even on loopback, which other users of the machine reach, too.
 """
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from hmac import compare_digest
 from itertools import groupby
@@ -13,7 +14,7 @@ from typing import Any
 
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
@@ -100,9 +101,7 @@ class Gateway:
         self._server.close()
         tasks = list(self._state.tasks)
         for one in list(self._state.connections):
-            one.transport.close()
-        for task in tasks:
-            task.cancel()
+            one.transport.close()  # open calls notice
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,10 +116,11 @@ class Gateway:
     async def _until_gone(self, request: Request) -> Response:
         """Answers, unless the client goes away meanwhile, which cancels its call."""
         body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY_BYTES:
-                return _refusal(413, f"more than {MAX_BODY_BYTES} bytes")
+        with suppress(ClientDisconnect):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    return _refusal(413, f"more than {MAX_BODY_BYTES} bytes")
         answer = asyncio.ensure_future(self._respond(request, bytes(body)))
         gone = asyncio.ensure_future(request.receive())
         try:

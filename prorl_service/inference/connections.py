@@ -28,7 +28,7 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     content: bytes
 
@@ -57,7 +57,7 @@ class Connections:
         *,
         headers: Mapping[str, str],
         body: bytes = b"",
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Raises `Unreachable`. A cancelled request closes its connection, which the engine sees.
 
         A request that finds its kept connection closed is retried on a new one. `headers` must hold
@@ -87,9 +87,9 @@ class Connections:
         if self._trusted.capath:
             handle.setopt(pycurl.CAPATH, self._trusted.capath)
 
-    async def _perform(self, handle: pycurl.Curl) -> Answer:
+    async def _perform(self, handle: pycurl.Curl) -> HttpAnswer:
         head: list[bytes] = []
-        content = _Content()
+        content = _AnswerBody()
         handle.setopt(pycurl.HEADERFUNCTION, head.append)
         handle.setopt(pycurl.WRITEFUNCTION, content.write)
         try:
@@ -100,13 +100,13 @@ class Connections:
             raise
         if b"\r\n" not in head:  # libcurl takes this for an empty answer
             raise Unreachable("it closed the connection before it answered")
-        answer = Answer(handle.getinfo(pycurl.RESPONSE_CODE), b"".join(content.parts))
+        answer = HttpAnswer(handle.getinfo(pycurl.RESPONSE_CODE), b"".join(content.parts))
         handle.reset()
         self._idle.append(handle)
         return answer
 
 
-class _Content:
+class _AnswerBody:
     """Body of one answer, collected in pieces."""
 
     def __init__(self) -> None:

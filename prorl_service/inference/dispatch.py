@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import count
 
 from prorl_service.errors import BackendUnavailable
-from prorl_service.inference.member import Member
+from prorl_service.inference.member import PoolMember
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.routing import Router, RouteRequest
 from prorl_service.inference.waiting import Lines, Waiting
@@ -24,8 +24,8 @@ RETRY_S = 0.5
 class Dispatch:
     def __init__(
         self,
-        members: Mapping[str, Member],
-        can_serve: Callable[[Member], bool],
+        members: Mapping[str, PoolMember],
+        can_serve: Callable[[PoolMember], bool],
         updates: WeightUpdates,
         model: CurrentModel,
         router: Router,
@@ -54,10 +54,12 @@ class Dispatch:
             self._lines.look_again()
         self._lines.admit()
 
-    def healthy(self) -> list[Member]:
+    def healthy(self) -> list[PoolMember]:
         return [member for member in self._members.values() if self._can_serve(member)]
 
-    async def route(self, model: str, call: RouteRequest, failed: Collection[Member]) -> Member:
+    async def route(
+        self, model: str, call: RouteRequest, failed: Collection[PoolMember]
+    ) -> PoolMember:
         """Returns the member that will serve the call, after counting the call's work there.
 
         Waits while all able members are full. Raises `BackendUnavailable` if no member becomes
@@ -82,14 +84,14 @@ class Dispatch:
             elif member := await self._lines.turn(waiting):
                 return member
 
-    def end(self, call: RouteRequest, member: Member) -> None:
+    def end(self, call: RouteRequest, member: PoolMember) -> None:
         member.load.end(call.work_at(member.backend_id))
         self._lines.admit()
 
-    def _able(self, call: RouteRequest) -> list[Member]:
+    def _able(self, call: RouteRequest) -> list[PoolMember]:
         return [member for member in self.healthy() if member.context >= call.context]
 
-    def _proven(self, waiting: Waiting) -> list[Member]:
+    def _proven(self, waiting: Waiting) -> list[PoolMember]:
         """Returns able members that have not failed this call and whose last call did not fail; the
         latter does not matter for the pinned one."""
         return [

@@ -9,7 +9,7 @@ answer. Knows nothing of other backends, and only the failures of calls.
 import asyncio
 from contextlib import suppress
 
-from prorl_service.inference.member import LENT, Member
+from prorl_service.inference.member import LENT, PoolMember
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import BackendState
@@ -19,7 +19,7 @@ MISSED_PROBES = 2
 """Consecutive failed probes before a backend is marked down; one is enough if calls fail too."""
 
 
-class Health:
+class HealthMonitor:
     def __init__(
         self,
         model: CurrentModel,
@@ -38,15 +38,15 @@ class Health:
         self._probe_timeout_s = probe_timeout_s
         self._back_off_s = back_off_s
 
-    def start_monitor(self, member: Member) -> None:
+    def start_monitor(self, member: PoolMember) -> None:
         name = f"monitor {member.backend_id}"
         member.monitor = self._background.start(self._monitor(member), name=name)
 
-    def stop_monitor(self, member: Member) -> None:
+    def stop_monitor(self, member: PoolMember) -> None:
         if member.monitor is not None:
             self._background.cancel(member.monitor)
 
-    async def _monitor(self, member: Member) -> None:
+    async def _monitor(self, member: PoolMember) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._probe_interval_s):
@@ -67,7 +67,7 @@ class Health:
                 else:
                     member.mark_down(error)
 
-    async def revive(self, member: Member) -> None:
+    async def revive(self, member: PoolMember) -> None:
         """Probes the backend and brings its model and weights in line. Afterwards the backend is
         healthy, lent, or being updated by others. Raises `ProRLError`."""
         async with member.lock:

@@ -19,7 +19,7 @@ from prorl_service.errors import (
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.engines.base import EngineInfo
-from prorl_service.inference.pushed import Weights
+from prorl_service.inference.pushed import NumberedWeights
 from prorl_service.inference.routing import EngineLoad
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, EngineReport
 from prorl_service.utils.budget import WorkClock
@@ -60,7 +60,7 @@ class CallInFlight:
 
 
 @dataclass(slots=True)
-class Member:
+class PoolMember:
     backend: Backend
     spec: BackendSpec
     load: EngineLoad
@@ -72,7 +72,7 @@ class Member:
     info: EngineInfo | None = None
     awaits_weights: bool = False
     """True while the backend is down for lack of weights alone."""
-    loaded: Weights | None = None
+    loaded: NumberedWeights | None = None
     """Weights from the pool that the engine holds; None: those that it brought along."""
     state: BackendState = BackendState.DOWN
     reason: str = "not reached yet"
@@ -207,7 +207,7 @@ class Member:
             self.loaded = None
         return self.info
 
-    async def load_weights(self, weights: Weights, *, timeout_s: float) -> None:
+    async def load_weights(self, weights: NumberedWeights, *, timeout_s: float) -> None:
         """Raises `BackendError`; after `BackendRejected` the engine still has its old weights."""
         assert self.info is not None
         held, self.loaded = self.loaded, None

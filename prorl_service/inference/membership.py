@@ -10,8 +10,8 @@ from collections.abc import Callable
 from prorl_service.errors import NotFound, OwnedByAnother
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
-from prorl_service.inference.health import Health
-from prorl_service.inference.member import Member
+from prorl_service.inference.health import HealthMonitor
+from prorl_service.inference.member import PoolMember
 from prorl_service.inference.model import CurrentModel, OtherModel
 from prorl_service.inference.routing import EngineLoad
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 class Membership:
     def __init__(
         self,
-        members: dict[str, Member],
+        members: dict[str, PoolMember],
         model: CurrentModel,
-        health: Health,
+        health: HealthMonitor,
         connections: Connections,
         on_change: Callable[[], None],
         *,
@@ -45,7 +45,7 @@ class Membership:
         self.check_owner(spec.owner)
         self._check_training(spec.training)
         backend = Backend(spec.url, self._connections, spec.api_key, spec.kind)
-        member = Member(backend, spec, EngineLoad(self._max_calls_of(spec)), self._on_change)
+        member = PoolMember(backend, spec, EngineLoad(self._max_calls_of(spec)), self._on_change)
         while known := self._members.get(member.backend_id):
             if known.monitor is not None:
                 self._renew(known, spec)
@@ -103,7 +103,7 @@ class Membership:
     def _max_calls_of(self, spec: BackendSpec) -> int:
         return spec.max_calls or self._max_calls
 
-    def _renew(self, member: Member, spec: BackendSpec) -> None:
+    def _renew(self, member: PoolMember, spec: BackendSpec) -> None:
         member.end_lease()
         member.lease = Lease(spec.lease_s, lambda: self._expired(member))
         if spec.api_key is None and spec.url == member.spec.url:
@@ -113,12 +113,12 @@ class Membership:
         member.probe_now.set()  # it may have to serve with other weights
         member.load.max_calls = self._max_calls_of(spec)
 
-    def _expired(self, member: Member) -> None:
+    def _expired(self, member: PoolMember) -> None:
         text = "backend %s removed: it was not added again for %g s"
         log.warning(text, member.backend_id, member.spec.lease_s)
         self._forget(member)
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: PoolMember) -> None:
         """Removes the backend. Its calls in flight continue, unlike those of one marked down."""
         if member.is_removed:
             return

@@ -16,14 +16,14 @@ from pydantic.dataclasses import dataclass
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.engines.kinds import DEFAULT
-from prorl_service.inference.health import Health
-from prorl_service.inference.member import Member
+from prorl_service.inference.health import HealthMonitor
+from prorl_service.inference.member import PoolMember
 from prorl_service.inference.membership import Membership
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pushed import PushedWeights
 from prorl_service.inference.routing import LeastExpectedTime, Router
-from prorl_service.inference.session import Session
+from prorl_service.inference.session import RolloutSession
 from prorl_service.inference.weights.spool import WeightSpool
 from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import (
@@ -82,7 +82,7 @@ class BackendPool:
         self.owner = owner or PolicyOwner()
         self.model = CurrentModel(self._problems, config.reply_format)
         self.background = TaskOwner()
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, PoolMember] = {}
         self._watchers: list[Callable[[], None]] = []
         self._connections = Connections()
         self._spool = WeightSpool(spool_directory, silence_s=config.upload_silence_s)
@@ -103,7 +103,7 @@ class BackendPool:
             router or LeastExpectedTime(),
             wait_s=config.wait_for_backend_s,
         )
-        self._health = Health(
+        self._health = HealthMonitor(
             self.model,
             self.weights,
             self.background,
@@ -143,19 +143,19 @@ class BackendPool:
     def _problems(self) -> str:
         return "; ".join(f"{m.backend_id}: {m.reason}" for m in self._members.values())
 
-    def _can_serve(self, member: Member) -> bool:
+    def _can_serve(self, member: PoolMember) -> bool:
         return member.state is BackendState.HEALTHY and member.loaded is self.weights.wanted
 
     # --- for rollouts ---------------------------------------------------------------------------
 
     @contextmanager
-    def session(self, rollout_id: str, clock: WorkClock | None = None) -> Iterator[Session]:
+    def session(self, rollout_id: str, clock: WorkClock | None = None) -> Iterator[RolloutSession]:
         """Yields a generator for one rollout, of the model that is served now; leaving the context
         frees its pin. `clock` counts the rollout's work. Raises `BackendUnavailable` while there is
         no model."""
         model = self.model.require().name
         clock = clock or WorkClock()
-        session = Session(rollout_id, clock, self._dispatch, model)
+        session = RolloutSession(rollout_id, clock, self._dispatch, model)
         try:
             yield session
         finally:
@@ -177,7 +177,7 @@ class BackendPool:
             await self._dispatch.changes.wait()
             self.weights.raise_refusal_after(known)
 
-    def _up(self) -> list[Member]:
+    def _up(self) -> list[PoolMember]:
         return [one for one in self._members.values() if one.state is not BackendState.DOWN]
 
     # --- for the server: backends ---------------------------------------------------------------

@@ -12,7 +12,7 @@ from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFi
 
 
 @dataclass(slots=True, eq=False)
-class Weights:
+class NumberedWeights:
     source: WeightSource
     version: int
     push: str = ""
@@ -49,7 +49,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedWeights:
     """Weights that were pushed while no engine was in reach, and refused by the first to return."""
 
     version: int
@@ -68,11 +68,11 @@ class Refusal:
 class PushedWeights:
     """Weights that trainers have pushed, as the journal keeps them."""
 
-    newest: Weights | None = None
+    newest: NumberedWeights | None = None
     """Last weights that an engine has taken."""
-    offered: Weights | None = None
+    offered: NumberedWeights | None = None
     """Weights pushed later, for the first engine that comes back to take or refuse."""
-    refusal: Refusal | None = None
+    refusal: RefusedWeights | None = None
     """Refusal that no push was told of."""
 
     def files(self) -> set[str]:
@@ -90,6 +90,8 @@ class PushedWeights:
             return cls()
         fields = json.loads(text)
         if "path" in fields:  # of a service that kept the newest alone
-            return cls(Weights.of(fields))
-        newest, offered = (one and Weights.of(one) for one in (fields["newest"], fields["offered"]))
-        return cls(newest, offered, fields["refusal"] and Refusal(**fields["refusal"]))
+            return cls(NumberedWeights.of(fields))
+        newest, offered = (
+            one and NumberedWeights.of(one) for one in (fields["newest"], fields["offered"])
+        )
+        return cls(newest, offered, fields["refusal"] and RefusedWeights(**fields["refusal"]))

@@ -13,7 +13,7 @@ from prorl_service.errors import BackendError, BackendLent
 from prorl_service.inference.base import Generation
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.engines.base import EngineCall
-from prorl_service.inference.member import Member
+from prorl_service.inference.member import PoolMember
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.routing import RouteRequest
 from prorl_service.schemas import Sampling
@@ -28,7 +28,7 @@ MAX_PROMPTS = 8
 """Most prompts whose JSON is kept for the calls that continue them."""
 
 
-class Session:
+class RolloutSession:
     """The `Generator` of one rollout."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Session:
         self._rollout_id = rollout_id
         self._clock = clock
         self._dispatch, self._model = dispatch, model
-        self._member: Member | None = None
+        self._member: PoolMember | None = None
         self._prompts: list[EncodedPrompt] = []
         """Prompts of the newest calls, at most one for each conversation, the newest last."""
 
@@ -61,7 +61,7 @@ class Session:
         call = EngineCall(
             prompt, sampling, max_tokens, seed, self._rollout_id, stop_token_ids, stop
         )
-        failed: list[Member] = []
+        failed: list[PoolMember] = []
         while True:
             pinned = self._member.backend_id if self._member else None
             request = RouteRequest(self._rollout_id, pinned, len(prompt), max_tokens)
@@ -96,7 +96,7 @@ class Session:
         self._prompts = [*self._prompts[1 - MAX_PROMPTS :], prompt]
         return prompt
 
-    def _pin(self, member: Member) -> None:
+    def _pin(self, member: PoolMember) -> None:
         if member is not self._member:
             self.unpin()
             self._member = member

@@ -92,7 +92,7 @@ class Header:
         return self.adapter_config is not None
 
 
-class Check:
+class TensorCheck:
     """The check of one file, fed with its bytes in order. Methods raise `WeightsRejected`."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ def _is_finite(kind: _Type, data: bytes, start: int, stop: int) -> bool:
 
 def check(path: Path) -> Header:
     """Reads the whole file. Raises `WeightsRejected`."""
-    checked = Check()
+    checked = TensorCheck()
     try:
         with path.open("rb") as file:
             while piece := file.read(READ_BYTES):

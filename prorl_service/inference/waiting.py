@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from prorl_service.inference.member import Member
+from prorl_service.inference.member import PoolMember
 from prorl_service.inference.routing import RouteRequest
 
 
@@ -27,7 +27,7 @@ class Waiting:
     """Tokens of context that the call needs; 0 if every engine in use offers them."""
     number: int
     """Place among all waiting calls; kept until the call has an engine."""
-    turn: "asyncio.Future[Member | None]" = field(
+    turn: "asyncio.Future[PoolMember | None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     """The call's engine, with the call counted there; None: the call must be routed again, such as
@@ -40,7 +40,9 @@ class Waiting:
 
 class Lines:
     def __init__(
-        self, place: Callable[[Waiting], bool], give_back: Callable[[RouteRequest, Member], None]
+        self,
+        place: Callable[[Waiting], bool],
+        give_back: Callable[[RouteRequest, PoolMember], None],
     ) -> None:
         """`place` sets the call's `turn`, or returns False if there is no room. `give_back` frees
         the room of a call that was cancelled before it noticed its turn."""
@@ -48,7 +50,7 @@ class Lines:
         self._give_back = give_back
         self._lines: dict[Hashable, OrderedDict[Waiting, None]] = {}
 
-    async def turn(self, waiting: Waiting) -> Member | None:
+    async def turn(self, waiting: Waiting) -> PoolMember | None:
         """Returns the call's turn, immediately if there is room and its line is empty."""
         if (self._lines and waiting.line in self._lines) or not self._place(waiting):
             self._lines.setdefault(waiting.line, OrderedDict())[waiting] = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prorl_service.inference.base import Generation
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.session import Session
+from prorl_service.inference.session import RolloutSession
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
 from prorl_service.testing import StubEngine, safetensors
 
@@ -51,13 +51,13 @@ def kept(spool: Path) -> set[bytes]:
     return {path.read_bytes().rpartition(b"}")[2] for path in files}
 
 
-async def generate(generator: Session) -> Generation:
+async def generate(generator: RolloutSession) -> Generation:
     return await generator.generate(
         [1, 2], sampling=Sampling(), max_tokens=4, seed=None, stop_token_ids=[]
     )
 
 
-async def call(generator: Session) -> str:
+async def call(generator: RolloutSession) -> str:
     return (await generate(generator)).backend
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from prorl_service.inference.base import Generation
-from prorl_service.inference.reference_engine.app import Callers, Engine, create_app
+from prorl_service.inference.reference_engine.app import Callers, EngineState, create_app
 from prorl_service.inference.reference_engine.batcher import MAX_STEP_TOKENS, Batcher, EngineDead
 from prorl_service.inference.reference_engine.batcher import Sequence as TokenSequence
 from prorl_service.inference.reference_engine.checkpoints import Served
 from prorl_service.inference.reference_engine.kv import KVCache, KVLayout, KVPool
 from prorl_service.inference.reference_engine.model import Chunk, PackedModel
-from prorl_service.inference.reference_engine.sampling import SamplingParams, sample
+from prorl_service.inference.reference_engine.sampling import DrawParams, sample
 from tests.inference.contract import TIMEOUT_S, TOLERANCE, error, prompt
 
 
@@ -29,7 +29,7 @@ def model(tiny_model: Path) -> PackedModel:
 def sequence(
     prompt_ids: list[int], max_tokens: int, *, session_id: str | None = None
 ) -> TokenSequence:
-    params = SamplingParams(temperature=1.0, top_p=1.0, top_k=0)
+    params = DrawParams(temperature=1.0, top_p=1.0, top_k=0)
     return TokenSequence(prompt_ids, max_tokens, params, Random(0), frozenset(), session_id)
 
 
@@ -115,7 +115,7 @@ class FailingModel(PackedModel):
 async def test_a_dead_engine_answers_everyone_and_stops(tiny_model: Path) -> None:
     model = FailingModel(tiny_model, torch.float32)
     batcher, stopped = Batcher(model, kv_tokens=1000), asyncio.Event()
-    engine = Engine(batcher, "tiny", tiny_model, "float32", 500, Served(model.module))
+    engine = EngineState(batcher, "tiny", tiny_model, "float32", 500, Served(model.module))
     app = create_app(engine, Callers(allowed_hosts=["engine"]), on_death=stopped.set)
     transport = httpx.ASGITransport(app)
     params = {"max_tokens": 50, "ignore_eos": True}  # else a call may end before the engine dies
@@ -156,7 +156,7 @@ async def test_a_swap_that_fails_half_way_ends_the_engine(model: PackedModel) ->
 def test_draws_follow_the_distribution() -> None:
     probabilities = torch.tensor([0.5, 0.0, 0.25, 0.125, 0.125])
     uniforms = [(step + 0.5) / 64 for step in range(64)]
-    params = [SamplingParams(1.0, 1.0, 0)] * 64
+    params = [DrawParams(1.0, 1.0, 0)] * 64
     ids, logprobs = sample(probabilities.log().expand(64, -1), params, uniforms)
     assert [ids.count(token) for token in range(5)] == [32, 0, 16, 8, 8]
     assert logprobs == pytest.approx([float(probabilities[token].log()) for token in ids])
@@ -165,10 +165,10 @@ def test_draws_follow_the_distribution() -> None:
 def test_rows_have_their_own_parameters() -> None:
     logits = torch.tensor([3.0, 2.0, 1.0, 0.0]).repeat(4, 1)
     params = [
-        SamplingParams(0.0, 0.1, 1),
-        SamplingParams(0.5, 1.0, 0),
-        SamplingParams(1.0, 1.0, 2),
-        SamplingParams(1.0, 0.7, 0),
+        DrawParams(0.0, 0.1, 1),
+        DrawParams(0.5, 1.0, 0),
+        DrawParams(1.0, 1.0, 2),
+        DrawParams(1.0, 0.7, 0),
     ]
     ids, logprobs = sample(logits, params, [0.999999] * 4)
     assert ids == [0, 3, 1, 1]
@@ -179,7 +179,7 @@ def test_rows_have_their_own_parameters() -> None:
 
 def test_logprobs_that_are_not_numbers_are_marked() -> None:
     logits = torch.tensor([[float("nan")] * 3])
-    _, logprobs = sample(logits, [SamplingParams(1.0, 1.0, 0)], [0.5])
+    _, logprobs = sample(logits, [DrawParams(1.0, 1.0, 0)], [0.5])
     assert logprobs == [-9999.0]
 
 

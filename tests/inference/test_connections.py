@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.inference import connections as module
-from prorl_service.inference.connections import Answer, Connections, Unreachable
+from prorl_service.inference.connections import Connections, HttpAnswer, Unreachable
 from prorl_service.local import free_port
 from tests.inference.raw_server import OK, answering, read_request, server_that
 
@@ -24,7 +24,7 @@ async def connections() -> AsyncIterator[Connections]:
         yield opened
 
 
-async def get(connections: Connections, url: str) -> Answer:
+async def get(connections: Connections, url: str) -> HttpAnswer:
     return await connections.request("GET", url + "/health", headers={})
 
 
@@ -63,7 +63,7 @@ async def test_a_request_carries_its_path_headers_and_body(connections: Connecti
             "POST", url + "/route?mode=keep", headers={"X-Session-ID": "r"}, body=b"body"
         )
     ((head, body),) = seen
-    assert (answer, body) == (Answer(200, b"ok"), b"body")
+    assert (answer, body) == (HttpAnswer(200, b"ok"), b"body")
     lines = head.decode().splitlines()
     assert lines[0] == "POST /route?mode=keep HTTP/1.1"
     assert {f"Host: {url.removeprefix('http://')}", "X-Session-ID: r"} < set(lines)
@@ -72,18 +72,18 @@ async def test_a_request_carries_its_path_headers_and_body(connections: Connecti
 @pytest.mark.parametrize(
     ("said", "answer"),
     [
-        (b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nlater", Answer(503, b"later")),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, b"")),
-        (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK, Answer(200, b"ok")),
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nlater", HttpAnswer(503, b"later")),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", HttpAnswer(204, b"")),
+        (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK, HttpAnswer(200, b"ok")),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n",
-            Answer(200, b"abc"),
+            HttpAnswer(200, b"abc"),
         ),
     ],
 )
 @given(cuts=st.sets(st.integers(1, 60)))
 async def test_an_answer_may_come_in_any_pieces(
-    said: bytes, answer: Answer, cuts: set[int]
+    said: bytes, answer: HttpAnswer, cuts: set[int]
 ) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -190,7 +190,7 @@ async def test_a_connection_that_is_about_to_close_is_not_reused(
     closing_answer = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     async with server_that(count := Counting(closing_answer)) as url:
         for _ in range(3):
-            assert await get(connections, url) == Answer(200, b"ok")
+            assert await get(connections, url) == HttpAnswer(200, b"ok")
         assert count.opened == 3
 
 
@@ -215,7 +215,7 @@ async def test_a_connection_that_the_engine_closed_is_not_reused(
 
     async with server_that(talk) as url:
         for _ in range(3):
-            assert await get(connections, url) == Answer(200, b"ok")
+            assert await get(connections, url) == HttpAnswer(200, b"ok")
             await asyncio.sleep(0.1)
 
 
@@ -223,7 +223,7 @@ async def test_an_answer_without_a_request_is_discarded(connections: Connections
     forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
     async with server_that(answering(OK + forged)) as url:
         for _ in range(3):
-            assert await get(connections, url) == Answer(200, b"ok")
+            assert await get(connections, url) == HttpAnswer(200, b"ok")
             await asyncio.sleep(0.05)
 
 
@@ -250,7 +250,7 @@ async def test_a_cancelled_request_closes_its_connection_and_no_other(
         await asked.acquire()
         await asked.acquire()
         calls[0].cancel()
-        assert await calls[1] == Answer(200, b"ok")
+        assert await calls[1] == HttpAnswer(200, b"ok")
     assert calls[0].cancelled()
 
 
@@ -287,4 +287,4 @@ async def test_tls_connects_only_to_trusted_certificates(
         with authority.cert_pem.tempfile() as trusted:
             monkeypatch.setenv("SSL_CERT_FILE", trusted)
             async with aclosing(Connections()) as trusting:
-                assert await get(trusting, url) == Answer(200, b"ok")
+                assert await get(trusting, url) == HttpAnswer(200, b"ok")

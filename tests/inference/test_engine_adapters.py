@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from prorl_service.inference.reference_engine.checkpoints import (
     Served,
-    WeightsRejected,
+    UnfitCheckpoint,
     WeightUpdate,
 )
 from prorl_service.schemas import ADAPTER_CONFIG
@@ -35,7 +35,7 @@ def update(model: Path, *files: Path) -> WeightUpdate:
 def test_an_invalid_configuration_is_refused(tiny_model: Path, tmp_path: Path, config: str) -> None:
     file, _ = make_adapter(tiny_model, tmp_path, seed=0)
     save_file(load_file(file), file, {ADAPTER_CONFIG: config})
-    with pytest.raises(WeightsRejected, match="the adapter's configuration is invalid"):
+    with pytest.raises(UnfitCheckpoint, match="the adapter's configuration is invalid"):
         update(tiny_model, file)
 
 
@@ -55,11 +55,11 @@ def test_matrices_that_do_not_fit_are_refused_by_name(
         {ADAPTER_CONFIG: json.dumps(CONFIG)},
     )
     layer = name.removeprefix("base_model.model.").replace(".lora_A.", ".")
-    with pytest.raises(WeightsRejected, match=layer):
+    with pytest.raises(UnfitCheckpoint, match=layer):
         update(tiny_model, file)
 
 
 def test_an_adapter_with_other_weights_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     file, _ = make_adapter(tiny_model, tmp_path, seed=0)
-    with pytest.raises(WeightsRejected, match="is not part of the adapter"):
+    with pytest.raises(UnfitCheckpoint, match="is not part of the adapter"):
         update(tiny_model, file, tiny_model / "model.safetensors")

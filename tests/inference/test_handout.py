@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from prorl_service.inference.engines import handout
-from prorl_service.inference.engines.handout import Offer as ServiceOffer
+from prorl_service.inference.engines.handout import OfferedFile as ServiceOffer
 from prorl_service.inference.engines.handout import offered
 from prorl_vllm.fetching import PREFIX, Fetch, FetchFailed, Offer
 

@@ -11,7 +11,7 @@ import pytest
 
 from prorl_service.errors import BackendRejected, WeightsRejected
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.pushed import PushedWeights, Refusal
+from prorl_service.inference.pushed import PushedWeights, RefusedWeights
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
 from tests.inference.pools import call, condition, kept, pool_of, until, upload
@@ -255,6 +255,6 @@ def test_a_journal_of_the_newest_weights_alone_is_read() -> None:
     pushed = PushedWeights.from_json(old)
     assert pushed.newest is not None
     assert (pushed.newest.version, pushed.offered, pushed.refusal) == (3, None, None)
-    again = PushedWeights.from_json(replace(pushed, refusal=Refusal(4, "NaN")).to_json())
-    assert again.refusal == Refusal(4, "NaN")
+    again = PushedWeights.from_json(replace(pushed, refusal=RefusedWeights(4, "NaN")).to_json())
+    assert again.refusal == RefusedWeights(4, "NaN")
     assert again.newest is not None

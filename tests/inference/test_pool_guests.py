@@ -8,7 +8,7 @@ import pytest
 
 from prorl_service.errors import BackendRejected, BackendUnavailable, Conflict
 from prorl_service.inference.engines.base import EngineInfo
-from prorl_service.inference.member import Member
+from prorl_service.inference.member import PoolMember
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
 from tests.inference.pools import call, condition, id_of, pool_of, until, upload
@@ -156,9 +156,9 @@ async def test_a_backend_removed_while_it_is_added_brings_no_model(
 async def test_a_backend_removed_while_it_is_added_takes_nothing_from_the_next(
     engines: list[StubEngine], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe, slow, may_fail = Member.probe, list[Member](), asyncio.Event()
+    probe, slow, may_fail = PoolMember.probe, list[PoolMember](), asyncio.Event()
 
-    async def slow_at_first(member: Member, *, timeout_s: float) -> EngineInfo:
+    async def slow_at_first(member: PoolMember, *, timeout_s: float) -> EngineInfo:
         if member.backend_id == id_of(short) and not slow:
             slow.append(member)
             await may_fail.wait()
@@ -167,7 +167,7 @@ async def test_a_backend_removed_while_it_is_added_takes_nothing_from_the_next(
 
     short = StubEngine(tiny_model, lambda _: [5], max_model_len=64)
     async with short, pool_of([engines[0]], tmp_path) as pool:
-        monkeypatch.setattr(Member, "probe", slow_at_first)
+        monkeypatch.setattr(PoolMember, "probe", slow_at_first)
         adding = asyncio.create_task(pool.add(BackendSpec(url=short.url)))
         await asyncio.sleep(0)
         await pool.remove(id_of(short))

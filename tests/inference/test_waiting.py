@@ -9,7 +9,7 @@ import pytest
 from prorl_service.errors import BackendUnavailable
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, RouteRequest
-from prorl_service.inference.session import Session
+from prorl_service.inference.session import RolloutSession
 from prorl_service.schemas import BackendSpec, Sampling
 from prorl_service.testing import StubEngine
 from tests.inference.pools import call, condition, id_of, pool_of
@@ -29,7 +29,7 @@ async def numbered(pool: BackendPool, number: int) -> None:
         await long_call(generator, 4, number)
 
 
-async def long_call(generator: Session, tokens: int, number: int = 0) -> str:
+async def long_call(generator: RolloutSession, tokens: int, number: int = 0) -> str:
     generation = await generator.generate(
         [1, number], sampling=Sampling(), max_tokens=tokens, seed=None, stop_token_ids=[]
     )

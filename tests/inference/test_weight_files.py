@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.pushed import PushedWeights, Weights
+from prorl_service.inference.pushed import NumberedWeights, PushedWeights
 from prorl_service.inference.sources import WeightFile
 from prorl_service.inference.weights.spool import UploadStalled, WeightsNotKept
 from prorl_service.schemas import BackendSpec, WeightsQuery
@@ -93,7 +93,7 @@ async def test_files_left_by_a_killed_process_are_removed_at_the_next_start(
     async with pool_of(engines[:1], tmp_path) as pool:
         await pool.weights.load_stream(upload(b"trained"))
     (name,) = os.listdir(tmp_path)
-    pushed = PushedWeights(Weights(WeightFile(tmp_path / name), 1))
+    pushed = PushedWeights(NumberedWeights(WeightFile(tmp_path / name), 1))
     for other in ("weights-%s.partial", "weights-%s.safetensors", "probe-%s"):
         (tmp_path / (other % uuid.uuid4().hex)).touch()
     async with BackendPool(tmp_path, pushed=pushed) as pool:

@@ -30,7 +30,7 @@ FLOATS = {
 
 
 def checked(file: bytes, cuts: list[int]) -> tensor_file.Header:
-    check = tensor_file.Check()
+    check = tensor_file.TensorCheck()
     ends = sorted(min(cut, len(file)) for cut in cuts)
     for start, end in zip([0, *ends], [*ends, len(file)], strict=True):
         check.add(file[start:end])

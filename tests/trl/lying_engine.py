@@ -12,13 +12,13 @@ import torch
 
 from prorl_service.cli.main import main
 from prorl_service.inference.reference_engine import batcher
-from prorl_service.inference.reference_engine.sampling import SamplingParams, sample
+from prorl_service.inference.reference_engine.sampling import DrawParams, sample
 
 LIE = sys.argv.pop(1)
 
 
 def lie(
-    logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]
+    logits: torch.Tensor, params: Sequence[DrawParams], uniforms: Sequence[float]
 ) -> tuple[list[int], list[float]]:
     hot = [replace(one, temperature=1.0) if one.temperature == 0.5 else one for one in params]
     if LIE == "hot":

@@ -28,7 +28,7 @@ NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r
 
 
 @dataclass(slots=True, eq=False)
-class Offer:
+class OfferedFile:
     """One file, for one engine."""
 
     path: Path
@@ -45,9 +45,9 @@ class Offer:
 
 
 @asynccontextmanager
-async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIterator[Offer]:
+async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIterator[OfferedFile]:
     """Offers `path` until the context is left. Raises `OSError`."""
-    offer = Offer(path, (await asyncio.to_thread(path.stat)).st_size, on_progress)
+    offer = OfferedFile(path, (await asyncio.to_thread(path.stat)).st_size, on_progress)
     route = f"/{secrets.token_urlsafe(32)}"
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,7 +78,7 @@ async def _address_towards(engine_url: str) -> str:
 
 
 async def _answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, route: str, offer: Offer
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, route: str, offer: OfferedFile
 ) -> None:
     try:
         asked_for = await _asked_for(reader)
@@ -104,7 +104,7 @@ async def _asked_for(reader: asyncio.StreamReader) -> str:
     return rest.partition(" ")[0] if method == "GET" else ""
 
 
-async def _send(offer: Offer, writer: asyncio.StreamWriter) -> None:
+async def _send(offer: OfferedFile, writer: asyncio.StreamWriter) -> None:
     writer.write(FOUND % offer.size)
     await writer.drain()
     send = asyncio.get_running_loop().sendfile

@@ -20,7 +20,7 @@ from prorl_service.errors import (
     BackendUnavailable,
     WeightsRejected,
 )
-from prorl_service.inference.connections import Answer, Connections, Unreachable
+from prorl_service.inference.connections import Connections, HttpAnswer, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class EngineHttp:
 
     async def _request(
         self, method: Literal["GET", "POST"], route: str, json: Any, headers: Mapping[str, str]
-    ) -> Answer:
+    ) -> HttpAnswer:
         body = b""
         if json is not None:
             body = orjson.dumps(json)
@@ -104,7 +104,7 @@ class EngineHttp:
             raise self._failure(method, url, answer)
         return answer
 
-    def _failure(self, method: str, url: str, answer: Answer) -> BackendError:
+    def _failure(self, method: str, url: str, answer: HttpAnswer) -> BackendError:
         """Returns the error for a refusal, with the engine's reason for a POST only. A host gets no
         POST before its answers to GET have shown that it is an engine, so callers never see texts
         of other hosts."""

@@ -13,7 +13,7 @@ from prorl_service.inference.engines.base import (
     WeightFile,
     WeightSource,
 )
-from prorl_service.inference.engines.vllm_routes import Fetch, Reload, VllmRoutes
+from prorl_service.inference.engines.vllm_routes import FetchFile, Reload, VllmRoutes
 
 OWNER = "prorl-reference-engine"
 """Owner that the reference engine reports for its model."""
@@ -31,5 +31,5 @@ class ReferenceEngine(VllmRoutes):
         if isinstance(source, Broadcast):
             raise BackendRejected(f"{self.http.url} takes no broadcasts")
         if isinstance(source, WeightFile):
-            return Fetch(self, source.path)
+            return FetchFile(self, source.path)
         return Reload(self, source)

@@ -175,9 +175,9 @@ class VllmEngine(VllmRoutes):
     # --- weights --------------------------------------------------------------------------------
 
     async def intake(self, info: EngineInfo) -> Intake:
-        server = _Server()
+        server = _ServerInfo()
         with suppress(BackendRejected):  # vLLM has this route in its development mode only
-            server = await self.http.ask("GET", SERVER_INFO, _Server.read)
+            server = await self.http.ask("GET", SERVER_INFO, _ServerInfo.read)
         self._has_plugin, self._takes_seeds = server.backend == PLUGIN, not server.is_cpu
         if mode := server.logprobs_mode or info.logprobs_mode:
             logprobs.require_processed(self.http.url, mode)
@@ -231,7 +231,7 @@ class VllmEngine(VllmRoutes):
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
+class _ServerInfo:
     """What vLLM says of its configuration. The defaults are those of one that says nothing."""
 
     is_known: bool = False

@@ -146,7 +146,7 @@ class Reload(VllmTransfer):
         await self._http.tell("/collective_rpc", reload)
 
 
-class Fetch(VllmTransfer):
+class FetchFile(VllmTransfer):
     """Has the engine fetch a file while it samples, or open it."""
 
     def __init__(self, engine: VllmRoutes, path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.engines.base import ADAPTER_PREFIX, Broadcast, Progress
-from prorl_service.inference.engines.vllm_routes import Fetch, VllmRoutes, VllmTransfer
+from prorl_service.inference.engines.vllm_routes import FetchFile, VllmRoutes, VllmTransfer
 from prorl_service.inference.tensor_file import Header
 
 OF_PLUGIN = "prorl: "
@@ -21,7 +21,7 @@ NO_PLUGIN = (
 )
 
 
-class PluginFetch(Fetch):
+class PluginFetch(FetchFile):
     """Has our plug-in fetch the file of a whole model."""
 
     async def prepare(self, on_progress: Progress) -> None:

@@ -31,13 +31,13 @@ from prorl_service.inference.reference_engine.batcher import (
 )
 from prorl_service.inference.reference_engine.checkpoints import (
     Served,
-    WeightsRejected,
+    UnfitCheckpoint,
     WeightUpdate,
 )
 from prorl_service.inference.reference_engine.protocol import (
+    FileToFetch,
     GenerateBody,
-    OfferedFile,
-    Refusal,
+    RefusedRequest,
     error_body,
 )
 from prorl_service.net.bearer import RequireBearer
@@ -47,7 +47,7 @@ router = APIRouter()
 
 
 @dataclass(slots=True)
-class Engine:
+class EngineState:
     """State that the routes share. `update`: the weights that were fetched, if any."""
 
     batcher: Batcher
@@ -59,12 +59,12 @@ class Engine:
     update: WeightUpdate | None = None
 
 
-def _engine(request: Request) -> Engine:
-    engine: Engine = request.app.state.engine
+def _engine(request: Request) -> EngineState:
+    engine: EngineState = request.app.state.engine
     return engine
 
 
-TheEngine = Annotated[Engine, Depends(_engine)]
+TheEngine = Annotated[EngineState, Depends(_engine)]
 
 # --- generation ---------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ async def generate(
 ) -> Response:
     if body.model not in (None, engine.model_id):
         message = f"The model `{body.model}` does not exist. This one is {engine.model_id}."
-        raise Refusal(message, status=404, kind="NotFoundError", param="model")
+        raise RefusedRequest(message, status=404, kind="NotFoundError", param="model")
     batcher, model = engine.batcher, engine.batcher.model
     sequence = body.sequence(
         vocab_size=model.vocab_size,
@@ -189,7 +189,7 @@ async def collective_rpc(
 
 @router.post("/init_weight_transfer_engine")
 async def init_weight_transfer_engine(
-    engine: TheEngine, init_info: Annotated[OfferedFile, Body(embed=True)]
+    engine: TheEngine, init_info: Annotated[FileToFetch, Body(embed=True)]
 ) -> dict[str, str]:
     """Fetches a safetensors file with the whole model, or with a LoRA adapter for the model that
     the engine was started with, and checks it."""
@@ -198,7 +198,7 @@ async def init_weight_transfer_engine(
     try:
         await asyncio.to_thread(update.fetch, init_info.path, init_info.size, init_info.url)
     except OSError as error:
-        raise Refusal(f"The weights did not arrive: {error}") from error
+        raise RefusedRequest(f"The weights did not arrive: {error}") from error
     engine.update = update
     return {"message": "Weights fetched"}
 
@@ -207,7 +207,7 @@ async def init_weight_transfer_engine(
 async def update_weights(engine: TheEngine) -> dict[str, str]:
     update, engine.update = engine.update, None
     if update is None:
-        raise Refusal("No weights were offered: POST /init_weight_transfer_engine first")
+        raise RefusedRequest("No weights were offered: POST /init_weight_transfer_engine first")
     await engine.batcher.change_weights(update.apply)
     return {"message": "Weights updated"}
 
@@ -232,7 +232,7 @@ class Callers:
     allowed_hosts: Collection[str] = ()
 
 
-def create_app(engine: Engine, callers: Callers, on_death: Callable[[], None]) -> FastAPI:
+def create_app(engine: EngineState, callers: Callers, on_death: Callable[[], None]) -> FastAPI:
     """`on_death` is called when no more tokens will come, after all requests were answered."""
 
     @asynccontextmanager
@@ -248,12 +248,12 @@ def create_app(engine: Engine, callers: Callers, on_death: Callable[[], None]) -
     app.include_router(router)
     _guard(app, callers)
 
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, error: Refusal) -> JSONResponse:
+    @app.exception_handler(RefusedRequest)
+    async def refused(_: Request, error: RefusedRequest) -> JSONResponse:
         return JSONResponse(error.body, error.status)
 
-    @app.exception_handler(WeightsRejected)
-    async def rejected(_: Request, error: WeightsRejected) -> JSONResponse:
+    @app.exception_handler(UnfitCheckpoint)
+    async def rejected(_: Request, error: UnfitCheckpoint) -> JSONResponse:
         return _error(400, WEIGHTS_REJECTED, str(error))
 
     @app.exception_handler(RequestValidationError)

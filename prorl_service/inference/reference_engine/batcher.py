@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 from prorl_service.inference.engines.vllm_routes import NEVER_UPDATED
 from prorl_service.inference.reference_engine.kv import KVCache, KVPool
 from prorl_service.inference.reference_engine.model import PackedModel
-from prorl_service.inference.reference_engine.sampling import SamplingParams, sample
+from prorl_service.inference.reference_engine.sampling import DrawParams, sample
 from prorl_service.schemas import StopReason
 
 MAX_SEQUENCES = 256
@@ -40,7 +40,7 @@ class EngineDead(Exception):
 class Sequence:
     prompt_ids: list[int]
     max_tokens: int
-    params: SamplingParams
+    params: DrawParams
     rng: Random
     stop_token_ids: frozenset[int]
     session_id: str | None
@@ -75,7 +75,7 @@ class Sequence:
 Plan = list[tuple[Sequence, KVCache, list[int]]]
 
 
-class _State(StrEnum):
+class _BatcherState(StrEnum):
     RUNNING = "running"
     DRAINING = "draining"
     PAUSED = "paused"
@@ -98,7 +98,7 @@ class Batcher:
         self.waiting: deque[Sequence] = deque()
         self.running: dict[Sequence, KVCache] = {}
         self.failure: Exception | None = None
-        self._state = _State.RUNNING
+        self._state = _BatcherState.RUNNING
         self._pool = KVPool(model.kv_layout, kv_tokens)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._device = asyncio.Lock()
@@ -106,7 +106,7 @@ class Batcher:
 
     @property
     def is_paused(self) -> bool:
-        return self._state is not _State.RUNNING
+        return self._state is not _BatcherState.RUNNING
 
     # --- for requests ---------------------------------------------------------------------------
 
@@ -135,17 +135,17 @@ class Batcher:
     async def pause(self, mode: PauseMode) -> None:
         """Returns once sampling has stopped. New requests queue in every mode."""
         if mode == "wait":
-            self._state = _State.DRAINING
+            self._state = _BatcherState.DRAINING
             for sequence in list(self.running):
                 await sequence.finished.wait()
-        self._state = _State.PAUSED
+        self._state = _BatcherState.PAUSED
         if mode == "abort":
             self._abort_all()
         async with self._device:
             pass
 
     def resume(self) -> None:
-        self._state = _State.RUNNING
+        self._state = _BatcherState.RUNNING
         self._changed.set()
 
     async def change_weights(self, change: Callable[[], None]) -> None:
@@ -200,9 +200,9 @@ class Batcher:
         return True
 
     def _plan(self) -> Plan:
-        if self._state is _State.PAUSED:
+        if self._state is _BatcherState.PAUSED:
             return []
-        if self._state is _State.RUNNING:
+        if self._state is _BatcherState.RUNNING:
             self._admit()
         plan: Plan = []
         room = MAX_STEP_TOKENS

@@ -25,7 +25,7 @@ SILENCE_S = 60.0
 NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class WeightsRejected(Exception):
+class UnfitCheckpoint(Exception):
     """The checkpoint does not fit the model. No weight was touched."""
 
 
@@ -72,7 +72,7 @@ class WeightUpdate:
         self._changes: dict[str, torch.Tensor] = {}
 
     def add_directory(self, directory: Path) -> None:
-        """Adds all files of a whole checkpoint. Raises `WeightsRejected`."""
+        """Adds all files of a whole checkpoint. Raises `UnfitCheckpoint`."""
         files = sorted(directory.glob("*.safetensors"))
         _reject_if([] if files else [f"{directory} holds no *.safetensors file"])
         for file in files:
@@ -81,7 +81,7 @@ class WeightUpdate:
 
     def fetch(self, path: Path, size: int, url: str) -> None:
         """Adds the whole file at `path`, of `size` bytes, if this host shares its file system, else
-        what `url` has. Raises `OSError`, `WeightsRejected`."""
+        what `url` has. Raises `OSError`, `UnfitCheckpoint`."""
         with tempfile.NamedTemporaryFile(suffix=".safetensors") as copy:
             if not _has_size(path, size):
                 with NO_PROXY.open(url, timeout=SILENCE_S) as answer:
@@ -94,13 +94,13 @@ class WeightUpdate:
         self.check_complete()
 
     def add(self, file: Path) -> None:
-        """Raises `WeightsRejected` unless every tensor in `file` fits one of the model's."""
+        """Raises `UnfitCheckpoint` unless every tensor in `file` fits one of the model's."""
         try:
             tensors = load_file(file)
             with safe_open(file, "pt") as opened:
                 adapter_config = (opened.metadata() or {}).get(ADAPTER_CONFIG)
         except (OSError, SafetensorError) as error:
-            raise WeightsRejected(f"cannot read {file.name}: {error}") from error
+            raise UnfitCheckpoint(f"cannot read {file.name}: {error}") from error
         if adapter_config is not None:
             self._add_adapter(tensors, _scale(adapter_config))
             return
@@ -128,7 +128,7 @@ class WeightUpdate:
         _reject_if(problems)
 
     def check_complete(self) -> None:
-        """Raises `WeightsRejected` if a parameter is missing, two tied ones differ, or an adapter
+        """Raises `UnfitCheckpoint` if a parameter is missing, two tied ones differ, or an adapter
         comes with other weights."""
         if self._changes:
             _reject_if([f"{name} is not part of the adapter" for name in self._tensors])
@@ -169,17 +169,17 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def _scale(adapter_config: str) -> float:
-    """Returns the constant of PEFT's configuration. Raises `WeightsRejected`."""
+    """Returns the constant of PEFT's configuration. Raises `UnfitCheckpoint`."""
     try:
         config = json.loads(adapter_config)
         rank = config["r"]
         return float(config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank))
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
-        raise WeightsRejected(f"the adapter's configuration is invalid: {error!r}") from error
+        raise UnfitCheckpoint(f"the adapter's configuration is invalid: {error!r}") from error
 
 
 def _reject_if(problems: list[str]) -> None:
     if problems:
         more = len(problems) - MAX_REPORTED
         listed = "; ".join(problems[:MAX_REPORTED])
-        raise WeightsRejected(listed + (f"; and {more} more" if more > 0 else ""))
+        raise UnfitCheckpoint(listed + (f"; and {more} more" if more > 0 else ""))

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.inference.reference_engine.batcher import Sequence
-from prorl_service.inference.reference_engine.sampling import SamplingParams
+from prorl_service.inference.reference_engine.sampling import DrawParams
 
 TokenId = Annotated[int, Field(ge=0)]
 
 
-class Refusal(Exception):
+class RefusedRequest(Exception):
     """The request cannot be served as it is; answered in vLLM's error format."""
 
     def __init__(
@@ -68,20 +68,20 @@ class GenerateBody(_Strict):
     def sequence(
         self, *, vocab_size: int, max_model_len: int, eos: frozenset[int], session_id: str | None
     ) -> Sequence:
-        """Raises `Refusal` for a prompt that does not fit the context or the vocabulary."""
+        """Raises `RefusedRequest` for a prompt that does not fit the context or the vocabulary."""
         params, length = self.sampling_params, len(self.token_ids)
         if length >= max_model_len:
-            raise Refusal(
+            raise RefusedRequest(
                 f"The prompt (length {length}) plus at least 1 output token is longer than the "
                 f"maximum model length of {max_model_len}."
             )
         if (largest := max(self.token_ids)) >= vocab_size:
-            raise Refusal(f"Token id {largest} is out of vocabulary")
+            raise RefusedRequest(f"Token id {largest} is out of vocabulary")
         room = max_model_len - length
         return Sequence(
             prompt_ids=self.token_ids,
             max_tokens=min(params.max_tokens or room, room),
-            params=SamplingParams(params.temperature, params.top_p, max(params.top_k, 0)),
+            params=DrawParams(params.temperature, params.top_p, max(params.top_k, 0)),
             rng=Random(params.seed),
             stop_token_ids=frozenset(params.stop_token_ids)
             | (frozenset() if params.ignore_eos else eos),
@@ -114,7 +114,7 @@ class GenerateBody(_Strict):
         return {"content": [{"token_id": token, "logprob": logprob} for token, logprob in pairs]}
 
 
-class OfferedFile(BaseModel):
+class FileToFetch(BaseModel):
     """A file under a name that no other file has; what else vLLM's plug-in is told is ignored."""
 
     path: Path

@@ -13,7 +13,7 @@ from prorl_service.inference.engines.base import UNLIKELY
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
+class DrawParams:
     """`temperature` 0 is greedy, with the logprobs of temperature 1. `top_k` 0 keeps all."""
 
     temperature: float
@@ -23,7 +23,7 @@ class SamplingParams:
 
 @torch.inference_mode()
 def sample(
-    logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]
+    logits: torch.Tensor, params: Sequence[DrawParams], uniforms: Sequence[float]
 ) -> tuple[list[int], list[float]]:
     """`logits` fp32 [rows, vocab], `uniforms` in [0, 1). Returns token ids and logprobs, [rows]."""
     temperatures = torch.tensor([row.temperature or 1.0 for row in params])
@@ -42,7 +42,7 @@ def sample(
     return chosen[:, 0].tolist(), chosen_logprobs[:, 0].tolist()
 
 
-def _truncate(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+def _truncate(scores: torch.Tensor, params: DrawParams) -> torch.Tensor:
     """Returns `scores` [vocab] with -inf for what top-k and then top-p cut off."""
     ranked, order = scores.sort(descending=True)
     if params.top_k:

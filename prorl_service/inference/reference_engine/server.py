@@ -11,7 +11,7 @@ import uvicorn
 from transformers.utils import logging as transformers_logging
 
 from prorl_service.errors import BackendError
-from prorl_service.inference.reference_engine.app import Callers, Engine, create_app
+from prorl_service.inference.reference_engine.app import Callers, EngineState, create_app
 from prorl_service.inference.reference_engine.batcher import Batcher
 from prorl_service.inference.reference_engine.checkpoints import Served
 from prorl_service.inference.reference_engine.model import PackedModel
@@ -62,12 +62,12 @@ def serve(
         log.info("serving %s, %d tokens of context, at http://%s:%d", name, context, host, at)
         callers = Callers(api_key, api_key is None and is_loopback(host), allowed_hosts)
         served = Served(packed.module)
-        _run(Engine(batcher, name, model.resolve(), dtype, context, served), callers, bound)
+        _run(EngineState(batcher, name, model.resolve(), dtype, context, served), callers, bound)
     if batcher.failure:
         raise BackendError(f"the engine died: {batcher.failure}") from batcher.failure
 
 
-def _run(engine: Engine, callers: Callers, bound: socket.socket) -> None:
+def _run(engine: EngineState, callers: Callers, bound: socket.socket) -> None:
     def stop() -> None:
         server.should_exit = True
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prorl_service.errors import Conflict, InvalidRequest
-from prorl_service.inference.member import Member
+from prorl_service.inference.member import PoolMember
 from prorl_service.inference.sources import Broadcast
 
 
@@ -28,7 +28,7 @@ class NcclGroup:
     """Identifiers of the engines' processes, keyed by URL."""
     group_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    async def is_of(self, members: Collection[Member]) -> bool:
+    async def is_of(self, members: Collection[PoolMember]) -> bool:
         """Returns whether the group is that of these engines, without a restart since."""
         return self.processes == await _processes(members)
 
@@ -36,7 +36,7 @@ class NcclGroup:
         return Broadcast(manifest, asyncio.Barrier(len(self.processes)))
 
 
-async def workers_of(members: Collection[Member]) -> int:
+async def workers_of(members: Collection[PoolMember]) -> int:
     """Counts the workers of engines that take weights by NCCL; 0 if one engine does not."""
     counts = [
         (await member.backend.intake(member.info)).workers for member in members if member.info
@@ -45,7 +45,7 @@ async def workers_of(members: Collection[Member]) -> int:
 
 
 async def open_group(
-    members: Collection[Member], init_info: Mapping[str, Any], *, timeout_s: float
+    members: Collection[PoolMember], init_info: Mapping[str, Any], *, timeout_s: float
 ) -> NcclGroup:
     """Has the engines join the trainer's group. `init_info`: the trainer's, for vLLM. Raises
     `BackendError`; `Conflict` if the trainer expects another number of workers."""
@@ -67,5 +67,5 @@ async def open_group(
     return NcclGroup(await _processes(members))
 
 
-async def _processes(members: Collection[Member]) -> dict[str, str]:
+async def _processes(members: Collection[PoolMember]) -> dict[str, str]:
     return {member.backend.url: await member.backend.process() for member in members}

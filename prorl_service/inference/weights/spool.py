@@ -72,7 +72,7 @@ class WeightSpool:
         file = await self._on_disk(_create, partial)
         try:
             try:
-                received, piece, check = 0, bytearray(), tensor_file.Check()
+                received, piece, check = 0, bytearray(), tensor_file.TensorCheck()
                 upload = aiter(chunks)
                 while (chunk := await self._next(upload, received)) is not None:
                     received += len(chunk)
@@ -133,7 +133,7 @@ def _create(path: Path) -> BinaryIO:
     return path.open("xb")
 
 
-def _write(file: BinaryIO, piece: bytearray, check: tensor_file.Check) -> None:
+def _write(file: BinaryIO, piece: bytearray, check: tensor_file.TensorCheck) -> None:
     check.add(piece)
     file.write(piece)
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.engines.base import EngineInfo, Intake
-from prorl_service.inference.member import AwaitsWeights, Member
+from prorl_service.inference.member import AwaitsWeights, PoolMember
 from prorl_service.inference.model import ModelIdentity, OtherModel
 from prorl_service.inference.ownership import PolicyOwner
-from prorl_service.inference.pushed import PushedWeights, Refusal, Weights
+from prorl_service.inference.pushed import NumberedWeights, PushedWeights, RefusedWeights
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightSource
 from prorl_service.inference.weights import nccl
 from prorl_service.inference.weights.nccl import GroupGone, NcclGroup
@@ -43,7 +43,7 @@ class WeightUpdates:
 
     def __init__(
         self,
-        members: Mapping[str, Member],
+        members: Mapping[str, PoolMember],
         spool: WeightSpool,
         owner: PolicyOwner,
         pushed: PushedWeights,
@@ -70,12 +70,12 @@ class WeightUpdates:
         """Version of the last push, whether it succeeded or not: a number is never used twice."""
 
     @property
-    def newest(self) -> Weights | None:
+    def newest(self) -> NumberedWeights | None:
         """Last weights that an engine has taken."""
         return self.pushed.newest
 
     @property
-    def wanted(self) -> Weights | None:
+    def wanted(self) -> NumberedWeights | None:
         """Weights with which engines serve: those offered or, if there are none, the newest."""
         return self.pushed.offered or self.pushed.newest
 
@@ -84,7 +84,7 @@ class WeightUpdates:
         """True while the weights that are offered wait for an engine to take or refuse them."""
         return self.pushed.offered is not None and not self._lock.locked()
 
-    def raise_refusal_after(self, known: Refusal | None) -> None:
+    def raise_refusal_after(self, known: RefusedWeights | None) -> None:
         """Raises `WeightsRejected` if offered weights were refused since `refusal` was `known`."""
         if self.refusal is not None and self.refusal is not known:
             raise self.refusal.error()
@@ -137,7 +137,7 @@ class WeightUpdates:
             self._group = None
             raise
 
-    def _within_reach(self) -> list[Member]:
+    def _within_reach(self) -> list[PoolMember]:
         """Returns the members that are up, or down for lack of weights alone."""
         return [
             member
@@ -162,7 +162,7 @@ class WeightUpdates:
         push = push or Push()
         if isinstance(source, WeightDirectory):
             await asyncio.to_thread(source.check)
-        weights = Weights(source, 0, push.push)
+        weights = NumberedWeights(source, 0, push.push)
         async with self._lock:
             before, began_at = self.pushed, time.monotonic()
             try:
@@ -179,7 +179,7 @@ class WeightUpdates:
             finally:
                 await self._remove(before.newest, before.offered, weights)
 
-    def _report(self, weights: Weights) -> WeightsReport:
+    def _report(self, weights: NumberedWeights) -> WeightsReport:
         members = self._members.values()
         return WeightsReport(
             version=weights.version,
@@ -213,13 +213,13 @@ class WeightUpdates:
         self._on_change()
         await self._keep(pushed)
 
-    async def _remove(self, *weights: Weights | None) -> None:
+    async def _remove(self, *weights: NumberedWeights | None) -> None:
         """Removes the files of those that are neither the newest nor offered."""
         for one in weights:
             if one is not None and str(one.source.path) not in self.pushed.files():
                 await self._spool.remove(one.source)
 
-    async def _load_everywhere(self, weights: Weights) -> None:
+    async def _load_everywhere(self, weights: NumberedWeights) -> None:
         before = self.pushed
         self.pushed = replace(before, offered=weights)
         try:
@@ -247,10 +247,10 @@ class WeightUpdates:
         finally:
             self._on_change()
 
-    def _is_held(self, weights: Weights) -> bool:
+    def _is_held(self, weights: NumberedWeights) -> bool:
         return any(member.loaded is weights for member in self._members.values())
 
-    async def _load_now(self, member: Member, weights: Weights) -> None:
+    async def _load_now(self, member: PoolMember, weights: NumberedWeights) -> None:
         """Raises `BackendUnavailable` if the backend has to come back first."""
         async with member.lock:
             takes_broadcast = member.awaits_weights and isinstance(weights.source, Broadcast)
@@ -268,7 +268,7 @@ class WeightUpdates:
                 raise
             member.set_state(BackendState.HEALTHY)
 
-    async def _load_at(self, member: Member, weights: Weights) -> None:
+    async def _load_at(self, member: PoolMember, weights: NumberedWeights) -> None:
         member.set_state(BackendState.UPDATING, member.reason)
         try:
             await member.load_weights(weights, timeout_s=self._load_timeout_s)
@@ -277,7 +277,7 @@ class WeightUpdates:
                 await weights.source.start.abort()  # the others would wait for it
             raise
 
-    async def check_model(self, member: Member, info: EngineInfo) -> None:
+    async def check_model(self, member: PoolMember, info: EngineInfo) -> None:
         """Raises `OtherModel` if the engine lacks the weights and serves another model."""
         wanted = self.wanted
         if wanted is None or wanted.model is None or member.loaded is wanted:
@@ -290,7 +290,7 @@ class WeightUpdates:
                 hint="serve that model there, or start another run with its own journal",
             )
 
-    async def bring_up_to_date(self, member: Member, info: EngineInfo) -> None:
+    async def bring_up_to_date(self, member: PoolMember, info: EngineInfo) -> None:
         """Gives the backend the weights that are offered or the newest, if it lacks them, unless a
         push is in progress. The first to take those offered makes them the newest; if it refuses
         them, the newest serve on. Raises `BackendError`.
@@ -319,7 +319,7 @@ class WeightUpdates:
         elif info.is_paused and not info.is_lent and member.spec.policy_version is None:
             raise AwaitsWeights(f"{member.spec.url} is paused", hint="resume or restart it")
 
-    async def _give(self, member: Member, weights: Weights, info: EngineInfo) -> None:
+    async def _give(self, member: PoolMember, weights: NumberedWeights, info: EngineInfo) -> None:
         if member.loaded is not weights and isinstance(weights.source, Broadcast):
             _take_as_loaded(member, weights, info)
         elif member.loaded is not weights:
@@ -327,23 +327,23 @@ class WeightUpdates:
             if weights.model is None:  # they were pushed before any engine
                 weights.model = await _model_of([member])
 
-    def _decides(self, weights: Weights) -> bool:
+    def _decides(self, weights: NumberedWeights) -> bool:
         """Returns whether one engine's answer decides on `weights`: during a push, all decide."""
         return self.are_undecided and weights is self.pushed.offered
 
-    async def _note_taken(self, weights: Weights) -> None:
+    async def _note_taken(self, weights: NumberedWeights) -> None:
         outdated = self.pushed.newest
         await self._become(replace(self.pushed, newest=weights, offered=None))
         await self._remove(outdated)
 
-    async def _give_up(self, weights: Weights, error: BackendRejected) -> None:
-        self.refusal = Refusal(weights.version, error.message, weights.training)
+    async def _give_up(self, weights: NumberedWeights, error: BackendRejected) -> None:
+        self.refusal = RefusedWeights(weights.version, error.message, weights.training)
         log.error("%s", self.refusal.error().message)
         await self._become(replace(self.pushed, offered=None, refusal=self.refusal))
         await self._remove(weights)
 
 
-def _take_as_loaded(member: Member, weights: Weights, info: EngineInfo) -> None:
+def _take_as_loaded(member: PoolMember, weights: NumberedWeights, info: EngineInfo) -> None:
     """Notes that the engine still has the broadcast weights. Raises `AwaitsWeights` if it does
     not."""
     if info.is_paused or info.policy_version != weights.version:
@@ -361,14 +361,14 @@ def _log(report: WeightsReport, source: WeightSource, took_s: float) -> None:
     log.info(text, report.version, source, len(report.applied), took_s, pending)
 
 
-async def _model_of(members: Iterable[Member]) -> ModelIdentity | None:
+async def _model_of(members: Iterable[PoolMember]) -> ModelIdentity | None:
     """Asks one member: all serve the same model."""
     info = next((member.info for member in members if member.info is not None), None)
     return None if info is None else await asyncio.to_thread(ModelIdentity.of, info)
 
 
 async def agreed_terms(
-    members: Collection[Member], group: NcclGroup | None, query: WeightsQuery
+    members: Collection[PoolMember], group: NcclGroup | None, query: WeightsQuery
 ) -> WeightsTerms:
     """Returns the form, type and way that the trainer can give and all engines take. `members`:
     those that answer; others, once back, take the weights or report why they cannot. `group`: the

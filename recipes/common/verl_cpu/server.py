@@ -19,7 +19,7 @@ from verl.workers.rollout.replica import TokenOutput
 from prorl_service.inference.reference_engine.batcher import Batcher, Sequence
 from prorl_service.inference.reference_engine.checkpoints import Served, WeightUpdate
 from prorl_service.inference.reference_engine.model import Chunk, PackedModel
-from prorl_service.inference.reference_engine.sampling import SamplingParams
+from prorl_service.inference.reference_engine.sampling import DrawParams
 from prorl_service.utils.tasks import TaskOwner
 
 KV_TOKENS = 2**17
@@ -110,7 +110,7 @@ class TinyServer:
         sequence = Sequence(
             prompt_ids=prompt_ids,
             max_tokens=max(1, min(room, params.pop("max_tokens", self.default_max_tokens))),
-            params=SamplingParams(
+            params=DrawParams(
                 temperature=params.pop("temperature", 1.0),
                 top_p=params.pop("top_p", 1.0),
                 top_k=max(0, params.pop("top_k", 0)),
@@ -158,7 +158,7 @@ class TinyServer:
     # --- weights --------------------------------------------------------------------------------
 
     async def update_weights(self, checkpoint: str, global_steps: int | None) -> None:
-        """Loads a safetensors file; raises `WeightsRejected` unless it is all of the model."""
+        """Loads a safetensors file; raises `UnfitCheckpoint` unless it is all of the model."""
         update = WeightUpdate(self._weights)
         await asyncio.to_thread(update.add, Path(checkpoint))
         update.check_complete()

@@ -188,6 +188,7 @@ class StubEngine(Loopback):
 
     async def _fetch(self, request: Request) -> Response:
         if self.refuses_weights:
+            await asyncio.sleep(self.update_latency_s)
             return refusal(400, kind=WEIGHTS_REJECTED)
         path = Path((await request.json())["init_info"]["path"])
         self._fetched = await asyncio.to_thread(path.read_bytes)

@@ -99,8 +99,9 @@ class Intake:
     def require_files(self, url: str) -> None:
         """Raises `BackendRejected` if the engine takes no files."""
         if self.needs_for_files:
-            message = f"{url} takes no files of weights from trainers"
-            raise BackendRejected(message, hint=self.needs_for_files)
+            raise BackendRejected(
+                f"{url} takes no files of weights from trainers", hint=self.needs_for_files
+            )
 
 
 @dataclass(frozen=True, slots=True)

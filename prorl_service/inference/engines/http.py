@@ -84,7 +84,8 @@ class EngineHttp:
         try:
             return read(orjson.loads(answer.content) if answer.content else None)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise BackendError(f"{self.url}{route} sent an invalid answer: {error!r}") from error
+            url = self.url + route
+            raise BackendError(f"{url} sent an invalid answer: {error!r}") from error
 
     async def _request(
         self, method: Literal["GET", "POST"], route: str, json: Any, headers: Mapping[str, str]

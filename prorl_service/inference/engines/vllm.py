@@ -212,8 +212,7 @@ class VllmEngine(VllmRoutes):
         if not source.is_adapter:
             return PluginFetch(self, source.path)
         if intake.max_lora_rank == 0:
-            message = f"{self.http.url} takes no LoRA adapters"
-            raise BackendRejected(message, hint=NO_ADAPTERS)
+            raise BackendRejected(f"{self.http.url} takes no LoRA adapters", hint=NO_ADAPTERS)
         return FetchAdapter(self, source.path, info.adapters)
 
     async def join_group(self, init_info: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from prorl_service.gateway.doors import Doors
 from prorl_service.gateway.harnesses import preset
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights.pushed import PushedWeights
+from prorl_service.inference.pushed import PushedWeights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.rollouts.executor import RolloutExecutor

@@ -1,6 +1,5 @@
 """`prorl token`, `prorl grafana` and `prorl alerts`: what other programs need, printed."""
 
-import json
 import os
 
 from prorl_service.errors import ProRLError
@@ -15,9 +14,9 @@ def token() -> None:
 
 def grafana() -> None:
     """Print a Grafana dashboard of the services' Prometheus metrics, ready to import."""
-    from prorl_service.monitoring.grafana import dashboard
+    from prorl_service.monitoring import dashboard
 
-    print(json.dumps(dashboard(), indent=2, ensure_ascii=False))
+    print(dashboard(), end="")
 
 
 def alerts(*, job: str = "prorl") -> None:
@@ -28,8 +27,8 @@ def alerts(*, job: str = "prorl") -> None:
     job
         Name of the job in Prometheus' configuration that scrapes the services.
     """
-    from prorl_service.monitoring.alerts import rules
+    from prorl_service.monitoring import alert_rules
 
     if '"' in job or "\\" in job:
         raise ProRLError("--job: a name must not contain quotes or backslashes")
-    print(rules(job), end="")
+    print(alert_rules(job), end="")

@@ -13,11 +13,12 @@ from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import BackendState, ErrorResponse, RolloutState
 from prorl_service.server.service import Service, ServiceDep
 
-metrics_router = APIRouter(responses={"4XX": {"model": ErrorResponse}})
+metrics_router = APIRouter(tags=["Service"], responses={"4XX": {"model": ErrorResponse}})
 
 
 @metrics_router.get(
     "/metrics",
+    summary="Get metrics for Prometheus",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )

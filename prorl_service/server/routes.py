@@ -24,7 +24,6 @@ from prorl_service.schemas import (
     BackendSpec,
     BackendStatus,
     BroadcastSpec,
-    ErrorResponse,
     GatewayAccess,
     Group,
     GroupIds,
@@ -83,15 +82,14 @@ TrainingHeader = Annotated[
 ]
 
 
-router = APIRouter(
-    prefix="/v1", responses={"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}}
-)
-health_router = APIRouter()
+rollout_router = APIRouter(tags=["Rollouts"])
+engine_router = APIRouter(tags=["Engines"])
+weights_router = APIRouter(tags=["Weights"])
+status_router = APIRouter(tags=["Service"])
+health_router = APIRouter(tags=["Service"])
 
 
-@health_router.get(
-    "/health", responses={200: {"content": {"application/json": {"example": {"status": "ok"}}}}}
-)
+@health_router.get("/health", summary="Get its health")
 async def health(service: ServiceDep) -> JSONResponse:
     """Answers 200 while all workers live, 503 once one has died; open to all, so nothing more."""
     if service.failure() is None:
@@ -99,7 +97,7 @@ async def health(service: ServiceDep) -> JSONResponse:
     return JSONResponse({"status": "failed"}, status_code=503)
 
 
-@router.get("/status")
+@status_router.get("/status", summary="Get its status")
 async def status(service: ServiceDep) -> ServiceStatus:
     """What it does now: stages, queues, engines, sandboxes, and counts since the start."""
     return status_of(service)
@@ -108,7 +106,7 @@ async def status(service: ServiceDep) -> ServiceStatus:
 # --- rollouts -----------------------------------------------------------------------------------
 
 
-@router.post("/rollouts", status_code=202, response_model=Rollouts)
+@rollout_router.post("/rollouts", summary="Submit groups", status_code=202, response_model=Rollouts)
 async def submit(
     body: SubmitRequest,
     service: ServiceDep,
@@ -122,7 +120,7 @@ async def submit(
     return _rollouts(await service.submit(body.groups, body.invalid), status_code=202)
 
 
-@router.post("/tasks/check")
+@rollout_router.post("/tasks/check", summary="Check tasks")
 async def check_tasks(body: TaskChecks, service: ServiceDep) -> TaskProblems:
     """Checks tasks as a submission would, and submits nothing: agent, data, what they need of this
     service, and the length of the prompt."""
@@ -130,7 +128,7 @@ async def check_tasks(body: TaskChecks, service: ServiceDep) -> TaskProblems:
     return TaskProblems(problems=await asyncio.to_thread(check, body.tasks, body.sampling))
 
 
-@router.get("/rollouts/{rollout_id}", response_model=Rollout)
+@rollout_router.get("/rollouts/{rollout_id}", summary="Get a rollout", response_model=Rollout)
 async def get_rollout(
     rollout_id: str,
     request: Request,
@@ -157,8 +155,9 @@ async def get_rollout(
     return Response(rollout.to_json(packed=packed), media_type=media_type)
 
 
-@router.post(
+@rollout_router.post(
     "/rollouts/stream",
+    summary="Wait for rollouts",
     response_class=StreamingResponse,
     responses={200: {"content": {NDJSON: {"schema": {"$ref": "#/components/schemas/Rollout"}}}}},
 )
@@ -180,14 +179,16 @@ async def stream(body: StreamRequest, request: Request, service: ServiceDep) -> 
     return StreamingResponse(_lines(ended, lines_of), media_type=NDJSON)
 
 
-@router.post("/rollouts/cancel", response_model=Rollouts)
+@rollout_router.post("/rollouts/cancel", summary="Cancel rollouts", response_model=Rollouts)
 async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
     """Answers when all have ended; those that had ended before stay as they were."""
     cancelled = service.executor.cancel(body.rollout_ids)
     return _rollouts(await service.journal.unless_failing(cancelled))
 
 
-@router.get("/rollouts/{rollout_id}/gateway")
+@rollout_router.get(
+    "/rollouts/{rollout_id}/gateway", summary="Get the gateway of a program elsewhere"
+)
 async def gateway(
     rollout_id: str,
     request: Request,
@@ -201,7 +202,9 @@ async def gateway(
     return GatewayAccess(url=url, key=door.key)
 
 
-@router.post("/rollouts/{rollout_id}/gateway/end", status_code=204)
+@rollout_router.post(
+    "/rollouts/{rollout_id}/gateway/end", summary="End a program elsewhere", status_code=204
+)
 async def end_gateway(rollout_id: str, service: ServiceDep) -> None:
     """Says that the rollout's program has ended: RUN ends, and the rollout is graded."""
     (await _door(service, rollout_id, 0)).ended.set()
@@ -221,7 +224,7 @@ async def _door(service: Service, rollout_id: str, wait_s: float) -> doors.Door:
     return door
 
 
-@router.post("/groups/acknowledge", status_code=204)
+@rollout_router.post("/groups/acknowledge", summary="Acknowledge groups", status_code=204)
 async def acknowledge(body: GroupIds, service: ServiceDep) -> None:
     """Lets the service forget groups whose rollouts were received. Unknown groups are forgotten
     already; a 409 if one is in flight."""
@@ -273,7 +276,7 @@ async def _lines(
 # --- the policy ---------------------------------------------------------------------------------
 
 
-@router.post("/policy")
+@weights_router.post("/policy", summary="Claim the policy")
 async def claim_policy(body: PolicyClaim, service: ServiceDep) -> PolicyLease:
     """Gives the policy to a training, or renews its lease: only that pushes weights and registers
     engines of its own, and its groups alone are accepted. A 409 while another training holds it;
@@ -281,7 +284,7 @@ async def claim_policy(body: PolicyClaim, service: ServiceDep) -> PolicyLease:
     return await service.claim_policy(body)
 
 
-@router.post("/policy/release", status_code=204)
+@weights_router.post("/policy/release", summary="Release the policy", status_code=204)
 async def release_policy(service: ServiceDep, training: PusherHeader) -> None:
     """Lets another training have the policy immediately, when this one has ended."""
     await service.release_policy(training)
@@ -290,12 +293,12 @@ async def release_policy(service: ServiceDep, training: PusherHeader) -> None:
 # --- backends and weights -----------------------------------------------------------------------
 
 
-@router.get("/backends")
+@engine_router.get("/backends", summary="List engines")
 async def list_backends(service: ServiceDep) -> Backends:
     return Backends(backends=service.backends.statuses())
 
 
-@router.post("/backends", status_code=201)
+@engine_router.post("/backends", summary="Add an engine", status_code=201)
 async def add_backend(
     body: BackendSpec, service: ServiceDep, training: TrainingHeader = None
 ) -> BackendStatus:
@@ -305,20 +308,20 @@ async def add_backend(
     return await service.add_backend(body)
 
 
-@router.put("/backends")
+@engine_router.put("/backends", summary="Replace a front's engines")
 async def put_backends(body: OwnedBackends, service: ServiceDep) -> Backends:
     """Adds the engines of a front, or renews their leases, and removes its others. Each may bring a
     report of its state, so that the service need not ask it."""
     return Backends(backends=await service.put_backends(body))
 
 
-@router.delete("/backends/{backend_id}")
+@engine_router.delete("/backends/{backend_id}", summary="Remove an engine")
 async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
     """Removes a backend, whose rollouts continue elsewhere with their next turn."""
     return await service.backends.remove(backend_id)
 
 
-@router.get("/weights")
+@weights_router.get("/weights", summary="Ask how to send weights")
 async def weights_terms(
     service: ServiceDep, query: Annotated[WeightsQuery, Query()]
 ) -> WeightsTerms:
@@ -327,7 +330,7 @@ async def weights_terms(
     return await service.backends.weights.terms(query)
 
 
-@router.post("/weights/group", status_code=201)
+@weights_router.post("/weights/group", summary="Open an NCCL group", status_code=201)
 async def open_group(
     body: NcclGroupSpec, service: ServiceDep, training: PusherHeader
 ) -> NcclGroupStatus:
@@ -338,7 +341,7 @@ async def open_group(
     return NcclGroupStatus(group=group.group_id, engines=sorted(group.processes))
 
 
-@router.post("/weights/broadcast")
+@weights_router.post("/weights/broadcast", summary="Broadcast weights")
 async def broadcast(
     body: BroadcastSpec, service: ServiceDep, training: PusherHeader
 ) -> WeightsReport:
@@ -349,7 +352,7 @@ async def broadcast(
     )
 
 
-@router.post("/weights")
+@weights_router.post("/weights", summary="Load weights from a path")
 async def load_weights(
     body: WeightsAt, service: ServiceDep, training: PusherHeader
 ) -> WeightsReport:
@@ -358,7 +361,7 @@ async def load_weights(
     return await service.backends.weights.load(source, body, training=training)
 
 
-@router.put("/weights")
+@weights_router.put("/weights", summary="Send weights")
 async def stream_weights(
     request: Request,
     service: ServiceDep,

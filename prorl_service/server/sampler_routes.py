@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from prorl_service.schemas import ID, ErrorResponse
+from prorl_service.schemas import ID
 from prorl_service.schemas.sampling import (
     SAMPLER_ID,
     Candidates,
@@ -24,13 +24,10 @@ from prorl_service.server.service import Service, ServiceDep
 SamplerPath = Annotated[str, Path(pattern=SAMPLER_ID)]
 DrawPath = Annotated[str, Path(pattern=ID)]
 
-sampler_router = APIRouter(
-    prefix="/v1/samplers",
-    responses={"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}},
-)
+sampler_router = APIRouter(prefix="/samplers", tags=["Samplers"])
 
 
-@sampler_router.put("/{sampler_id}")
+@sampler_router.put("/{sampler_id}", summary="Create or join a sampler")
 async def create_sampler(
     sampler_id: SamplerPath,
     body: SamplerSpec,
@@ -43,7 +40,7 @@ async def create_sampler(
     return await service.samplers.create(sampler_id, body)
 
 
-@sampler_router.get("/{sampler_id}")
+@sampler_router.get("/{sampler_id}", summary="Get a sampler")
 async def get_sampler(
     sampler_id: SamplerPath,
     service: ServiceDep,
@@ -54,7 +51,7 @@ async def get_sampler(
     return await service.samplers.get(sampler_id).status(after=after, wait_s=wait_s)
 
 
-@sampler_router.post("/{sampler_id}/groups")
+@sampler_router.post("/{sampler_id}/groups", summary="Add candidates")
 async def add_candidates(
     sampler_id: SamplerPath,
     body: Candidates,
@@ -70,7 +67,7 @@ async def add_candidates(
     return await sampler.add(body.groups, is_last=body.is_last)
 
 
-@sampler_router.put("/{sampler_id}/draws/{draw_id}")
+@sampler_router.put("/{sampler_id}/draws/{draw_id}", summary="Open a draw")
 async def open_draw(
     sampler_id: SamplerPath,
     draw_id: DrawPath,
@@ -83,7 +80,7 @@ async def open_draw(
     return await service.samplers.get(sampler_id).draw(draw_id, body)
 
 
-@sampler_router.delete("/{sampler_id}", status_code=204)
+@sampler_router.delete("/{sampler_id}", summary="Delete a sampler", status_code=204)
 async def delete_sampler(sampler_id: SamplerPath, service: ServiceDep) -> None:
     """Cancels what it began, and forgets groups that were given and not acknowledged."""
     await service.samplers.delete(sampler_id)

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import BaseModel
 
-from prorl_service.schemas import ID, ErrorResponse
+from prorl_service.schemas import ID
 from prorl_service.schemas.views import (
     MAX_TOKENS,
     Agents,
@@ -34,9 +34,7 @@ SSE = "text/event-stream"
 HTML = "text/html"
 MAX_INDEX = 2**31
 
-view_router = APIRouter(
-    prefix="/v1", responses={"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}}
-)
+view_router = APIRouter(tags=["For people"])
 
 RolloutPath = Annotated[str, Path(pattern=ID, examples=["step7-task12.0"])]
 RunQuery = Annotated[
@@ -44,13 +42,13 @@ RunQuery = Annotated[
 ]
 
 
-@view_router.get("/groups", response_model=GroupRows)
+@view_router.get("/groups", summary="List groups", response_model=GroupRows)
 async def list_groups(query: Annotated[GroupQuery, Query()], service: ServiceDep) -> Response:
     """Groups in flight and ended, acknowledged or not, newest first."""
     return _json(await service.views.lists.groups(query))
 
 
-@view_router.get("/rollouts", response_model=RolloutRows)
+@view_router.get("/rollouts", summary="List rollouts", response_model=RolloutRows)
 async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: ServiceDep) -> Response:
     """Rollouts in flight and ended, acknowledged or not, newest first; without tokens and texts."""
     return _json(await service.views.lists.rollouts(query))
@@ -58,6 +56,7 @@ async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: Servic
 
 @view_router.get(
     "/rollouts/{rollout_id}/text",
+    summary="Get a rollout as text",
     response_model=RolloutText,
 )
 async def get_text(rollout_id: RolloutPath, service: ServiceDep, run: RunQuery = None) -> Response:
@@ -68,6 +67,7 @@ async def get_text(rollout_id: RolloutPath, service: ServiceDep, run: RunQuery =
 
 @view_router.get(
     "/rollouts/{rollout_id}/tokens",
+    summary="Get a rollout's tokens",
     response_model=TokenSlice,
 )
 async def get_tokens(
@@ -85,6 +85,7 @@ async def get_tokens(
 
 @view_router.get(
     "/page",
+    summary="Save groups as an HTML file",
     response_class=Response,
     responses={200: {"content": {HTML: {"schema": {"type": "string"}}}}},
 )
@@ -101,7 +102,7 @@ async def save_page(
     return Response(page, headers=headers, media_type=HTML)
 
 
-@view_router.get("/training")
+@view_router.get("/training", summary="Get a run by policy version")
 async def get_training(
     service: ServiceDep, run: RunQuery = None, agent: str | None = None
 ) -> Training:
@@ -109,7 +110,7 @@ async def get_training(
     return await service.views.training(run, agent)
 
 
-@view_router.get("/agents")
+@view_router.get("/agents", summary="List agents")
 async def list_agents(service: ServiceDep) -> Agents:
     """The agents: what each is for, the schema of its tasks' `data`, and its tools."""
     return service.views.agents()
@@ -117,6 +118,7 @@ async def list_agents(service: ServiceDep) -> Agents:
 
 @view_router.get(
     "/events",
+    summary="Listen to events",
     response_class=StreamingResponse,
     responses={200: {"content": {SSE: {"schema": {"type": "string"}}}}},
 )

@@ -1,87 +1,88 @@
-"""The description of the interface: complete, in order, with examples that the service takes."""
+"""The description of the interface: complete, in order, with examples that the service takes.
+
+An example that its type would write otherwise fails here, with what the type writes.
+"""
 
 import json
+import re
 import shlex
+from importlib.resources import files
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from fastapi.routing import APIRoute, iter_route_contexts
+from pydantic import TypeAdapter
 
-from prorl_service.schemas import SubmitRequest
-from prorl_service.server.api_examples import ANSWERS, BODIES
-from prorl_service.server.api_page import TAGS
+from prorl_service import __version__
+from prorl_service.agents.description import describe
+from prorl_service.agents.math import MathAgent
+from prorl_service.server import auth
 from prorl_service.server.app import interface
 
-SCHEMA = interface().openapi()
-
-
-def operations() -> list[str]:
-    return [f"{method.upper()} {path}" for path, one in SCHEMA["paths"].items() for method in one]
+INTERFACE = interface()
+SCHEMA = INTERFACE.openapi()
+OPERATIONS: dict[str, dict[str, Any]] = {
+    f"{method.upper()} {path}": operation
+    for path, methods in SCHEMA["paths"].items()
+    for method, operation in methods.items()
+}
+ROUTES = {
+    f"{method} {context.path}": context.original_route
+    for context in iter_route_contexts(INTERFACE.routes)
+    for method in context.methods or ()
+    if isinstance(context.original_route, APIRoute)
+}
+EXAMPLES: dict[str, dict[str, Any]] = json.loads(
+    files("prorl_service.server").joinpath("api_examples.json").read_text(encoding="utf-8")
+)
 
 
 def test_each_route_has_its_place_and_title() -> None:
-    known = [name for _, titles in TAGS.values() for name in titles]
-    assert sorted(operations()) == sorted(known)
-    for path, methods in SCHEMA["paths"].items():
-        for method, operation in methods.items():
-            assert operation["summary"], (method, path)
-            assert len(operation["tags"]) == 1, (method, path)
-    assert [tag["name"] for tag in SCHEMA["tags"]] == list(TAGS)
-    assert operations()[0] == "POST /v1/rollouts", "what a newcomer needs comes first"
+    assert next(iter(OPERATIONS)) == "POST /v1/rollouts", "what a newcomer needs comes first"
+    for name, operation in OPERATIONS.items():
+        assert ROUTES[name].summary, name
+        assert len(operation["tags"]) == 1, name
+    used = dict.fromkeys(operation["tags"][0] for operation in OPERATIONS.values())
+    assert {tag["name"] for tag in SCHEMA["tags"]} == set(used)
 
 
-def operation_of(name: str) -> Any:
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_route_has_examples_as_its_types_write_them(name: str) -> None:
+    example, route, operation = EXAMPLES[name], ROUTES[name], OPERATIONS[name]
+    [answer] = [one for status, one in operation["responses"].items() if status[0] == "2"]
+    for part in (operation.get("requestBody", {}), answer):
+        assert all("example" in content for content in part.get("content", {}).values())
+    if route.body_field is not None:
+        body = TypeAdapter(route.body_field.field_info.annotation)
+        sent = body.dump_python(
+            body.validate_python(example["body"]), mode="json", exclude_defaults=True
+        )
+        assert sent == example["body"]
+    if route.response_model is not None:
+        model = TypeAdapter(route.response_model)
+        received = model.dump_python(model.validate_python(example["answer"]), mode="json")
+        assert received == example["answer"]
+
+
+def test_examples_are_of_this_version() -> None:
+    assert EXAMPLES["GET /v1/status"]["answer"]["version"] == __version__
+    agents = EXAMPLES["GET /v1/agents"]["answer"]["agents"]
+    assert agents == [describe(MathAgent).model_dump(mode="json")]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_route_has_a_curl_command_with_all_that_it_needs(name: str) -> None:
     method, path = name.split(" ")
-    return SCHEMA["paths"][path][method.lower()]
-
-
-@pytest.mark.parametrize("name", sorted(BODIES))
-def test_examples_of_bodies_are_shown(name: str) -> None:
-    body = operation_of(name)["requestBody"]["content"]["application/json"]
-    assert type(BODIES[name]).model_validate(body["example"]) == BODIES[name]
-
-
-@pytest.mark.parametrize("name", sorted(ANSWERS))
-def test_examples_of_answers_are_shown(name: str) -> None:
-    operation = operation_of(name)
-    status = next(one for one in operation["responses"] if one.startswith("2"))
-    answer = operation["responses"][status]["content"]["application/json"]
-    title = answer["schema"]["$ref"].rpartition("/")[2]
-    assert title == type(ANSWERS[name]).__name__
-
-
-def test_each_route_has_an_example_of_all_that_it_takes_and_gives() -> None:
-    lacking = []
-    for path, methods in SCHEMA["paths"].items():
-        for method, operation in methods.items():
-            contents = [operation.get("requestBody", {}).get("content", {})]
-            contents += [
-                answer.get("content", {})
-                for status, answer in operation["responses"].items()
-                if status.startswith("2")
-            ]
-            if not all("example" in one for content in contents for one in content.values()):
-                lacking.append((method, path))
-    assert not lacking
-
-
-def test_each_route_has_its_curl_command() -> None:
-    calls = {
-        f"{method.upper()} {path}": shlex.split(operation["x-codeSamples"][0]["source"])
-        for path, methods in SCHEMA["paths"].items()
-        for method, operation in methods.items()
-    }
-    assert "{" not in "".join(call[-1] for call in calls.values()), "parameters have values"
-    assert calls["GET /health"] == ["curl", "http://localhost:8080/health"]
-    submit = calls["POST /v1/rollouts"]
-    example = json.loads(submit[submit.index("-d") + 1])
-    assert SubmitRequest.model_validate(example) == BODIES["POST /v1/rollouts"]
-
-
-def test_bodies_that_newcomers_write_first_have_an_example() -> None:
-    assert isinstance(BODIES["POST /v1/rollouts"], SubmitRequest)
-    with_body = {
-        name
-        for name in operations()
-        if "requestBody" in SCHEMA["paths"][name.split(" ")[1]][name.split(" ")[0].lower()]
-    }
-    assert with_body == set(BODIES)
+    program, *words, last = shlex.split(OPERATIONS[name]["x-codeSamples"][0]["source"])
+    address, options = urlsplit(last), list(zip(words[::2], words[1::2], strict=True))
+    assert program == "curl"
+    assert re.fullmatch(re.sub(r"\{\w+\}", r"[^/{]+", path), unquote(address.path))
+    bodies = [json.loads(value) for option, value in options if option == "-d"]
+    assert bodies == [example for key, example in EXAMPLES[name].items() if key == "body"]
+    assert dict(options).get("-X", "POST" if bodies else "GET") == method
+    headers = {value.partition(":")[0] for option, value in options if option == "-H"}
+    assert ("Authorization" in headers) is not auth.is_open(path)
+    needed = [one for one in OPERATIONS[name].get("parameters", []) if one["required"]]
+    assert {one["name"] for one in needed if one["in"] == "query"} == {*parse_qs(address.query)}
+    assert {one["name"] for one in needed if one["in"] == "header"} <= headers

@@ -20,7 +20,6 @@ from prorl_service.agents.base import Prompt
 from prorl_service.errors import Conflict, InvalidRequest, NotFound, ServiceStopping
 from prorl_service.schemas import (
     BackendSpec,
-    ErrorResponse,
     FieldProblem,
     FinishReason,
     Group,
@@ -299,31 +298,28 @@ def _adapter(request: Request) -> ProRLAdapter:
 
 Adapter = Annotated[ProRLAdapter, Depends(_adapter)]
 
-prorl_router = APIRouter(
-    tags=["ProRL Agent"],
-    responses={"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}},
-)
+prorl_router = APIRouter(tags=["ProRL Agent"])
 
 
-@prorl_router.post("/start")
+@prorl_router.post("/start", summary="Start")
 async def start(adapter: Adapter) -> Done:
     adapter.start()
     return Done(status="started")
 
 
-@prorl_router.post("/stop")
+@prorl_router.post("/stop", summary="Stop")
 async def stop(adapter: Adapter) -> Done:
     """Cancels all jobs; a 503 if it was not started."""
     await adapter.stop()
     return Done(status="stopped")
 
 
-@prorl_router.get("/status")
+@prorl_router.get("/status", summary="Get its status")
 async def status(adapter: Adapter) -> JobCounts:
     return adapter.counts()
 
 
-@prorl_router.post("/process")
+@prorl_router.post("/process", summary="Run a job")
 async def process(
     body: ProcessRequest,
     request: Request,
@@ -338,21 +334,21 @@ async def process(
     return await adapter.process(body, idempotency_key, request)
 
 
-@prorl_router.post("/cancel")
+@prorl_router.post("/cancel", summary="Cancel a job")
 async def cancel(body: Job, adapter: Adapter) -> Done:
     """Cancels all calls of the job, and answers with the state in which it has ended; a 404 unless
     one is running."""
     return Done(status=(await adapter.cancel(body.job_id)).value)
 
 
-@prorl_router.post("/add_llm_server")
+@prorl_router.post("/add_llm_server", summary="Add an engine")
 async def add_llm_server(body: LlmServer, adapter: Adapter) -> Done:
     """Adds a server; also before `/start`, and before the server answers."""
     await adapter.add_backend(body.address)
     return Done(status="added")
 
 
-@prorl_router.post("/clear_llm_server")
+@prorl_router.post("/clear_llm_server", summary="Remove all engines")
 async def clear_llm_server(adapter: Adapter) -> Done:
     await adapter.clear_backends()
     return Done(status="cleared")

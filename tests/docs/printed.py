@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from documentation.markdown import Page
-from documentation.pages import DOCS, ROOT
+from scripts.documentation.markdown import Page
+from scripts.documentation.pages import DOCS, ROOT
 
 TIMES = re.compile(r"\d+\.\d\d s(, waiting \d\.\d\d s)?")
 

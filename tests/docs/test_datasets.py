@@ -8,9 +8,9 @@ from typing import Any
 import pandas
 import pytest
 
-from documentation.pages import ROOT
 from prorl_service.client.datasets import task_from
 from prorl_trl.convert import task_of
+from scripts.documentation.pages import ROOT
 from tests.cli.try_process import done
 from tests.docs.printed import blocks
 from tests.trl.status_service import status_service

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from documentation.pages import ROOT
+from scripts.documentation.pages import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

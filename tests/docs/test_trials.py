@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from documentation.markdown import Page
-from documentation.pages import ROOT
+from scripts.documentation.markdown import Page
+from scripts.documentation.pages import ROOT
 from tests.cli.try_process import COMMAND, done, environment
 from tests.docs.printed import blocks, untimed, write
 

@@ -20,8 +20,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from documentation.pages import ROOT, in_repository
-from documentation.results import RESULTS
+from scripts.documentation.pages import RESULTS, ROOT, in_repository
 
 MARKER = re.compile(r"<!-- figures: ([^;]+?)(?:; except ([^>]+?))? -->")
 NUMBER = re.compile(r"(?<![\w.,/-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?|(?<![\w.])\.\d+")

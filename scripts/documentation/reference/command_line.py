@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from documentation.markdown import anchor_of
 from prorl_service.cli.main import app
 
-COMPLETION = "Shell completion"
 TITLES = {"Parameters": "General"}
 WRAPPED = re.compile(r"\n {8}(?=\S)")
 CONTENTS = re.compile(r"## Table of Contents\n.*?(?=\*\*Commands\*\*)", re.DOTALL)
@@ -79,8 +77,8 @@ def _generated() -> str:
         text = app.generate_docs(output_format="markdown")
     text = ITALIC_NOTE.sub(r" (\1: \2)", WRAPPED.sub(" ", text))
     text = text.replace("```console\nprorl", "```\nprorl")
-    return text.replace("## prorl --install-completion", f"## {COMPLETION}").replace(
-        "#prorl-install-completion", f"#{anchor_of(COMPLETION)}"
+    return text.replace("## prorl --install-completion", "## Shell completion").replace(
+        "#prorl-install-completion", "#shell-completion"
     )
 
 

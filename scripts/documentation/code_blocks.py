@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from documentation.markdown import Block, Page
-from documentation.pages import ROOT, in_repository
+from scripts.documentation.markdown import Block, Page
+from scripts.documentation.pages import ROOT, in_repository
 
 SHELL = ("sh", "console")
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from prorl_service.server.api_page import TAGS
 from prorl_service.server.app import interface
 
 Schema = dict[str, Any]
@@ -19,7 +18,7 @@ on this machine ([who may use a service](../operations.md#who-may-use-it)).
 
 A refused request has a 4xx or 5xx status and a JSON body. `error.hint` says what to do,
 `error.fields` which field is wrong, and `error.retryable` whether the same request may succeed
-later ([errors](errors.md)).
+later ([troubleshooting](../troubleshooting.md)).
 
 """
 NOT_RUN = "<!-- not run: an example of one route; tests/server runs all routes -->"
@@ -28,12 +27,16 @@ NOT_RUN = "<!-- not run: an example of one route; tests/server runs all routes -
 def page() -> str:
     schema = interface().openapi()
     parts = [INTRODUCTION]
-    for tag, (description, titles) in TAGS.items():
-        parts.append(f"## {tag}\n\n{description}\n")
-        for name, title in titles.items():
-            method, path = name.split(" ")
-            operation = schema["paths"][path][method.lower()]
-            parts += [f"### {title}\n", f"`{name}`\n", *_operation(operation, schema)]
+    operations = [
+        (f"{method.upper()} {path}", operation)
+        for path, methods in schema["paths"].items()
+        for method, operation in methods.items()
+    ]
+    for tag in schema["tags"]:
+        parts.append(f"## {tag['name']}\n\n{tag['description']}\n")
+        for name, one in operations:
+            if one["tags"] == [tag["name"]]:
+                parts += [f"### {one['summary']}\n", f"`{name}`\n", *_operation(one, schema)]
     return "\n".join(parts).rstrip() + "\n"
 
 

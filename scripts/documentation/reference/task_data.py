@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from documentation.reference.http import Schema, field_rows
 from prorl_service.agents.description import describe
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.schemas.views import AgentInfo
+from scripts.documentation.reference.http import Schema, field_rows
 
 GUIDES = {
     "code": "rewards.md",

@@ -13,8 +13,9 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = "docs"
+RESULTS = "bench/results"
 ELSEWHERE = "repository"
 MADE_FOR_THE_SITE = ("trl_notebook.md", "results.md")
 """Pages that exist in the site only."""
@@ -72,8 +73,3 @@ def target_of(page: str, link: str) -> str | None:
     if not parts.path:
         return page
     return posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path)))
-
-
-def is_local(link: str) -> bool:
-    parts = urlsplit(link)
-    return not parts.scheme and not parts.netloc

@@ -1,18 +1,17 @@
-"""Writes the pages of docs/reference: `python -m documentation.reference`. Commit what changes."""
+"""Writes docs/reference: `python -m scripts.documentation.reference`. Commit what changes."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from documentation.reference import command_line, errors, http, metrics, task_data, tested_with
+from scripts.documentation.reference import command_line, http, metrics, task_data, tested_with
 
-DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
+DIRECTORY = Path(__file__).parents[3] / "docs" / "reference"
 PAGES: dict[str, Callable[[], str]] = {
     "command_line.md": command_line.command_line,
     "settings.md": command_line.settings,
     "http.md": http.page,
     "metrics.md": metrics.page,
     "task_data.md": task_data.page,
-    "errors.md": errors.page,
     "tested_with.md": tested_with.page,
 }
 

@@ -1,1 +1,0 @@
-"""The drawings of the pages, as SVG: `python -m documentation.drawings` writes docs/images."""

@@ -1,1 +1,0 @@
-"""The terminal recording of the demo: what it printed, and an animated SVG of that."""

@@ -23,9 +23,9 @@ from prorl_service.cli.serve import front, serve
 from prorl_service.cli.status import BAD, GOOD
 from prorl_service.cli.wording import duration, plural
 from prorl_service.errors import ProRLError
+from prorl_service.net.credentials import take_token
 from prorl_service.ray.options import NodeOptions, UpOptions
 from prorl_service.ray.plan import LOCAL, NodeStatus, Report, RunPlan, RunStatus, State
-from prorl_service.server.auth import take_token
 from prorl_service.server.settings import (
     EngineOptions,
     HttpOptions,

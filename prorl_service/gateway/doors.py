@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -40,12 +40,16 @@ class Door:
 class Doors:
     def __init__(self) -> None:
         self._open: dict[str, Door] = {}
+        self._opened = asyncio.Event()
+        """Set when the next door opens."""
         self._secret = secrets.token_bytes(32)
 
     @contextmanager
     def opened(self, rollout_id: str, application: ASGIApp) -> Iterator[Door]:
         key = self._key(rollout_id, secrets.token_urlsafe(12))
         door = self._open[rollout_id] = Door(application, key)
+        self._opened.set()
+        self._opened = asyncio.Event()
         try:
             yield door
         finally:
@@ -53,6 +57,14 @@ class Doors:
 
     def find(self, rollout_id: str) -> Door | None:
         return self._open.get(rollout_id)
+
+    async def find_within(self, rollout_id: str, wait_s: float) -> Door | None:
+        """Returns the door as soon as it is open; None if it is not within `wait_s`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while rollout_id not in self._open:
+                    await self._opened.wait()
+        return self.find(rollout_id)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         rollout_id, _, rest = scope["path"].removeprefix(f"{PREFIX}/").partition("/")

@@ -146,3 +146,28 @@ def take_key(variable: str, file: Path | None, name: str) -> str | None:
     if key and not re.fullmatch(r"[\x21-\x7e]+", key):
         raise ProRLError(f"{name} has characters that are not valid in an HTTP header")
     return key or None
+
+
+def take_token(file: Path | None, host: str, *, is_off: bool = False) -> str | None:
+    """Returns the token in `file`, or in the environment, or else of this user's services; None if
+    it `is_off`. Removes it from the environment: children need no secrets.
+
+    Raises `ProRLError` if it `is_off` though `host` can be reached from elsewhere, and for what
+    cannot be a token.
+    """
+    given = os.environ.pop(TOKEN_VARIABLE, None)
+    if is_off:
+        if file is not None:
+            raise ProRLError("--token-file and --no-token contradict each other")
+        if not is_loopback(host):
+            raise ProRLError(
+                f"{host} can be reached by others, who could then run tasks here",
+                hint="leave out --no-token, or listen on 127.0.0.1",
+            )
+        return None
+    if file is not None:
+        try:
+            given = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ProRLError(f"the token file {file} cannot be read: {error}") from None
+    return make_own_token() if given is None else checked_token(given, "the token")

@@ -16,11 +16,12 @@ from fastapi_offline import FastAPIOffline
 from starlette.routing import Route
 
 from prorl_service import __version__
+from prorl_service.errors import Unauthorized
 from prorl_service.gateway import doors
 from prorl_service.net.bearer import RequireBearer
+from prorl_service.net.credentials import TOKEN_VARIABLE
 from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.schemas import ErrorResponse
-from prorl_service.server.auth import REFUSAL, is_open
 from prorl_service.server.compat.routes import ProRLAdapter, prorl_router
 from prorl_service.server.errors import (
     LimitBody,
@@ -29,19 +30,29 @@ from prorl_service.server.errors import (
     refuse_unknown_parameters,
 )
 from prorl_service.server.metrics import metrics_router
-from prorl_service.server.page_routes import page_router
 from prorl_service.server.routes import (
     engine_router,
     health_router,
     rollout_router,
+    sampler_router,
     status_router,
     weights_router,
 )
-from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service
 from prorl_service.server.settings import HttpOptions
-from prorl_service.server.view_routes import view_router
+from prorl_service.server.view_routes import page_router, view_router
 
+OPEN_PATHS = frozenset({"/", "/health", "/docs", "/redoc", "/openapi.json"})
+OPEN_FOLDERS = ("/page/", "/static-offline-docs/", "/r/")
+"""Beginnings of paths that need no token; gateways of rollouts (`/r/`) have keys of their own."""
+
+UNAUTHORIZED = error_response(
+    Unauthorized(
+        "this service requires its own bearer token, and the request has none or another's",
+        hint=f"pass `token` to the client, or set {TOKEN_VARIABLE}; where the service runs, "
+        "`prorl token` prints the token of your own services",
+    )
+)
 BEARER_SCHEME = Security(HTTPBearer(auto_error=False, description="`prorl token` prints it."))
 """Field for the token on the API page; `RequireBearer` checks the token."""
 
@@ -113,7 +124,7 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
         unlimited=("PUT /v1/weights", f"POST {doors.PREFIX}/"),  # these have limits of their own
     )
     if token is not None:
-        app.add_middleware(RequireBearer, secret=token, is_open=is_open, refusal=REFUSAL)
+        app.add_middleware(RequireBearer, secret=token, is_open=is_open, refusal=UNAUTHORIZED)
     app.add_middleware(
         RefuseForeignPages,
         allowed_hosts=options.allow_host,
@@ -121,3 +132,10 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
         response=error_response,
     )
     return app
+
+
+def is_open(path: str) -> bool:
+    """Returns whether the path needs no token, as it reveals nothing: whether the process lives,
+    the page that describes the interface, and the page for people, without its data. Metrics need
+    it: they name engines, tools and failures, and Prometheus can send a token."""
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)

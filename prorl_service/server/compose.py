@@ -4,11 +4,14 @@ There are two: one that does the rollouts itself, and a front that has others do
 of HTTP.
 """
 
+import asyncio
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +34,13 @@ from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.owner import POLICY, WEIGHTS
 from prorl_service.rollouts.validation import Validator
+from prorl_service.sampling import tables
+from prorl_service.sampling.candidates import GroupState
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm_pool import WarmPool
-from prorl_service.schemas import BackendSpec
+from prorl_service.schemas import BackendSpec, Group
 from prorl_service.server.service import Service
 from prorl_service.server.settings import (
     EngineOptions,
@@ -45,7 +50,6 @@ from prorl_service.server.settings import (
     ServiceSettings,
     TraceOptions,
 )
-from prorl_service.server.unfinished import check_unfinished
 from prorl_service.server.watchdog import watch_loop
 from prorl_service.shelf.events import EventHub
 from prorl_service.shelf.shelving import Now
@@ -65,6 +69,9 @@ log = logging.getLogger(__name__)
 
 ROOM_TIMEOUT_S = 60.0
 """Seconds that a new image waits, once the budget is used up, for another's last sandbox to end."""
+
+MOST_LISTED = 12
+"""Problems of unfinished work that a refusal lists."""
 
 
 @asynccontextmanager
@@ -315,3 +322,52 @@ def _on_change(backends: BackendPool, shelf: Shelf | None, events: EventHub) -> 
     events.engines_are(backends.states(), version)
     if shelf is not None:
         shelf.set_now(Now(version, model.tokenizer_digest if model is not None else ""))
+
+
+# --- what unfinished work needs ------------------------------------------------------------------
+
+
+async def check_unfinished(
+    journal: Journal, validator: Validator, abandoned: Collection[str]
+) -> None:
+    """Raises `ProRLError` that lists what this service lacks for rollouts of the journal and for
+    candidates that wait in its samplers, except for those of `abandoned` agents: without it, a
+    forgotten option would fail all rollouts that need it, for good."""
+    wanted = list[tuple[Group, int]]()
+    for unfinished in await journal.unfinished():
+        group = Group.model_validate_json(unfinished.request)
+        wanted.append((group, group.n - len(unfinished.ended)))
+    for sampler_id, _ in await journal.read(tables.samplers):
+        for row in await journal.read(partial(tables.candidates, sampler_id=sampler_id)):
+            if row.state is GroupState.WAITING and row.request is not None:
+                group = Group.model_validate_json(row.request)
+                wanted.append((group, group.n))
+    needed = [(group, n) for group, n in wanted if group.task.agent not in abandoned]
+    if problems := await asyncio.to_thread(_missing, validator, needed):
+        raise _refusal(problems)
+
+
+def _missing(
+    validator: Validator, wanted: Collection[tuple[Group, int]]
+) -> Counter[tuple[str, str, str]]:
+    """Returns numbers of rollouts by agent, problem and cure."""
+    missing = Counter[tuple[str, str, str]]()
+    for group, n in wanted:
+        for problem in validator.lacks(group):
+            missing[group.task.agent, problem.message, problem.hint] += n
+    return missing
+
+
+def _refusal(missing: Counter[tuple[str, str, str]]) -> ProRLError:
+    listed = [
+        f"{n} rollouts of agent {agent!r}: {message} ({hint})"
+        for (agent, message, hint), n in missing.most_common(MOST_LISTED)
+    ]
+    if len(missing) > MOST_LISTED:
+        listed.append(f"{len(missing) - MOST_LISTED} more problems")
+    agents = sorted({agent for agent, _, _ in missing})
+    return ProRLError(
+        f"the journal holds unfinished work that this service cannot do: {'; '.join(listed)}",
+        hint="start it with what they need, or let them fail: "
+        + " ".join(f"--abandon-agent {agent}" for agent in agents),
+    )

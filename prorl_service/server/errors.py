@@ -26,7 +26,10 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 class LimitBody:
-    """Refuses request bodies above a size, before and while they are read. ASGI middleware."""
+    """Refuses request bodies above a size, before and while they are read. ASGI middleware.
+
+    A body that grows too large ends early, and the application's response to it is not sent.
+    """
 
     def __init__(self, app: ASGIApp, *, max_bytes: int, unlimited: tuple[str, ...]) -> None:
         """`unlimited`: beginnings of METHOD PATH."""
@@ -45,14 +48,20 @@ class LimitBody:
         if announced.isdigit() and int(announced) > self._max_bytes:
             await error_response(self._error())(scope, receive, send)
             return
-        body = _CountedBody(receive, self._max_bytes)
+        left = self._max_bytes
+
+        async def receive_unless_too_large() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            return message if left >= 0 else {"type": "http.request", "body": b""}
 
         async def send_unless_too_large(message: Message) -> None:
-            if not body.is_too_large:
+            if left >= 0:
                 await send(message)
 
-        await self._app(scope, body.receive, send_unless_too_large)
-        if body.is_too_large:
+        await self._app(scope, receive_unless_too_large, send_unless_too_large)
+        if left < 0:
             await error_response(self._error())(scope, receive, send)
 
     def _error(self) -> TooLarge:
@@ -61,23 +70,6 @@ class LimitBody:
             hint="submit in smaller parts, or raise `prorl serve --max-body-mb`",
             fields=[FieldProblem(field="body", message="too large")],
         )
-
-
-class _CountedBody:
-    """Ends a body early that grows too large; the application's response to it is not sent."""
-
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
-        self._receive = receive
-        self._left = max_bytes
-
-    @property
-    def is_too_large(self) -> bool:
-        return self._left < 0
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        self._left -= len(message.get("body", b""))
-        return {"type": "http.request", "body": b""} if self.is_too_large else message
 
 
 def error_response(error: ProRLError) -> Response:

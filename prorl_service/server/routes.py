@@ -5,13 +5,13 @@ answers. Every error body is an `ErrorResponse`; bad input names the field and s
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Path as InPath
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service.errors import InvalidRequest, NotFound
@@ -48,9 +48,15 @@ from prorl_service.schemas import (
     WeightsTerms,
 )
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
+from prorl_service.schemas.sampling import (
+    SAMPLER_ID,
+    Candidates,
+    DrawSpec,
+    SamplerSpec,
+    SamplerStatus,
+)
 from prorl_service.schemas.tracing import read_traceparent
-from prorl_service.server.service import Service, ServiceDep
-from prorl_service.server.status import status_of
+from prorl_service.server.service import Service, ServiceDep, json_response
 
 PusherHeader = Annotated[
     str,
@@ -64,8 +70,6 @@ KEEP_ALIVE_S = 10.0
 """Seconds between empty lines of a stream that has nothing to send, so that proxies keep it."""
 
 MAX_WAIT_S = 300.0
-POLL_S = 0.1
-"""Seconds between looks for a gateway that is awaited."""
 NDJSON = "application/x-ndjson"
 
 ParentHeader = Annotated[
@@ -81,10 +85,13 @@ TrainingHeader = Annotated[
     ),
 ]
 
+SamplerPath = Annotated[str, InPath(pattern=SAMPLER_ID)]
+DrawPath = Annotated[str, InPath(pattern=ID)]
 
 rollout_router = APIRouter(tags=["Rollouts"])
 engine_router = APIRouter(tags=["Engines"])
 weights_router = APIRouter(tags=["Weights"])
+sampler_router = APIRouter(tags=["Samplers"])
 status_router = APIRouter(tags=["Service"])
 health_router = APIRouter(tags=["Service"])
 
@@ -100,7 +107,7 @@ async def health(service: ServiceDep) -> JSONResponse:
 @status_router.get("/status", summary="Get its status")
 async def status(service: ServiceDep) -> ServiceStatus:
     """What it does now: stages, queues, engines, sandboxes, and counts since the start."""
-    return status_of(service)
+    return service.status()
 
 
 # --- rollouts -----------------------------------------------------------------------------------
@@ -115,9 +122,9 @@ async def submit(
 ) -> Response:
     """Accepts groups, idempotent by `group_id`: an equal group returns its rollouts, a different
     one a 409. A 409 also for a training that does not hold the policy."""
-    set_parent(body.groups, traceparent)
-    set_training(body.groups, training)
-    return _rollouts(await service.submit(body.groups, body.invalid), status_code=202)
+    adopt(body.groups, traceparent, training)
+    rollouts = await service.submit(body.groups, body.invalid)
+    return json_response(Rollouts.model_construct(rollouts=rollouts), 202)
 
 
 @rollout_router.post("/tasks/check", summary="Check tasks")
@@ -182,8 +189,8 @@ async def stream(body: StreamRequest, request: Request, service: ServiceDep) -> 
 @rollout_router.post("/rollouts/cancel", summary="Cancel rollouts", response_model=Rollouts)
 async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
     """Answers when all have ended; those that had ended before stay as they were."""
-    cancelled = service.executor.cancel(body.rollout_ids)
-    return _rollouts(await service.journal.unless_failing(cancelled))
+    cancelled = await service.journal.unless_failing(service.executor.cancel(body.rollout_ids))
+    return json_response(Rollouts.model_construct(rollouts=cancelled))
 
 
 @rollout_router.get(
@@ -216,11 +223,8 @@ async def _door(service: Service, rollout_id: str, wait_s: float) -> doors.Door:
         raise InvalidRequest(
             "a front has no gateways", hint="ask the service that runs the rollout"
         )
-    deadline = time.monotonic() + wait_s
-    while (door := service.doors.find(rollout_id)) is None:
-        if time.monotonic() >= deadline:
-            raise NotFound(f"rollout {rollout_id} has no gateway now: it is not in RUN")
-        await asyncio.sleep(POLL_S)
+    if (door := await service.doors.find_within(rollout_id, wait_s)) is None:
+        raise NotFound(f"rollout {rollout_id} has no gateway now: it is not in RUN")
     return door
 
 
@@ -231,23 +235,12 @@ async def acknowledge(body: GroupIds, service: ServiceDep) -> None:
     await service.executor.acknowledge(body.group_ids)
 
 
-def set_parent(groups: Iterable[Group], traceparent: str | None) -> None:
-    """Has those without a parent span of their own belong to the request's, if it names one."""
-    if (parent := read_traceparent(traceparent)) is not None:
-        for group in groups:
-            group.traceparent = group.traceparent or parent
-
-
-def set_training(groups: Iterable[Group], training: str | None) -> None:
-    """Has those that name no training belong to the request's, if it names one."""
+def adopt(groups: Iterable[Group], traceparent: str | None, training: str | None) -> None:
+    """Gives groups without a parent span or a training of their own those of the request."""
+    parent = read_traceparent(traceparent)
     for group in groups:
+        group.traceparent = group.traceparent or parent
         group.training = group.training or training
-
-
-def _rollouts(found: list[Rollout], status_code: int = 200) -> Response:
-    """Makes the response itself: FastAPI would validate every rollout once more."""
-    rollouts = Rollouts.model_construct(rollouts=found)
-    return Response(rollouts.model_dump_json(), status_code, media_type="application/json")
 
 
 def _wants_packed(request: Request) -> bool:
@@ -371,3 +364,70 @@ async def stream_weights(
     """Takes one safetensors file as the body, with the whole model, or with a LoRA adapter whose
     metadata have PEFT's configuration as `adapter_config`."""
     return await service.backends.weights.load_stream(request.stream(), push, training=training)
+
+
+# --- samplers -----------------------------------------------------------------------------------
+
+
+@sampler_router.put("/samplers/{sampler_id}", summary="Create or join a sampler")
+async def create_sampler(
+    sampler_id: SamplerPath,
+    body: SamplerSpec,
+    service: ServiceDep,
+    training: TrainingHeader = None,
+) -> SamplerStatus:
+    """Makes a sampler, or joins an equal one. A 409 if it exists with another specification."""
+    _check_training(service, training)
+    body.training = body.training or training or service.backends.owner.key
+    return await service.samplers.create(sampler_id, body)
+
+
+@sampler_router.get("/samplers/{sampler_id}", summary="Get a sampler")
+async def get_sampler(
+    sampler_id: SamplerPath,
+    service: ServiceDep,
+    after: Annotated[int, Query(description="A revision that is known already.")] = -1,
+    wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
+) -> SamplerStatus:
+    """Answers when the revision differs from `after`, or after `wait_s`."""
+    return await service.samplers.get(sampler_id).status(after=after, wait_s=wait_s)
+
+
+@sampler_router.post("/samplers/{sampler_id}/groups", summary="Add candidates")
+async def add_candidates(
+    sampler_id: SamplerPath,
+    body: Candidates,
+    service: ServiceDep,
+    traceparent: ParentHeader = None,
+    training: TrainingHeader = None,
+) -> SamplerStatus:
+    """Adds candidates, all or none, idempotent by `group_id`."""
+    _check_training(service, training)
+    sampler = service.samplers.get(sampler_id)
+    adopt(body.groups, traceparent, sampler.core.spec.training)
+    return await sampler.add(body.groups, is_last=body.is_last)
+
+
+@sampler_router.put("/samplers/{sampler_id}/draws/{draw_id}", summary="Open a draw")
+async def open_draw(
+    sampler_id: SamplerPath,
+    draw_id: DrawPath,
+    body: DrawSpec,
+    service: ServiceDep,
+    training: TrainingHeader = None,
+) -> SamplerStatus:
+    """Opens a draw, idempotent by `draw_id`. A 409 while another is open."""
+    _check_training(service, training)
+    return await service.samplers.get(sampler_id).draw(draw_id, body)
+
+
+@sampler_router.delete("/samplers/{sampler_id}", summary="Delete a sampler", status_code=204)
+async def delete_sampler(sampler_id: SamplerPath, service: ServiceDep) -> None:
+    """Cancels what it began, and forgets groups that were given and not acknowledged."""
+    await service.samplers.delete(sampler_id)
+
+
+def _check_training(service: Service, training: str | None) -> None:
+    """Raises `PolicyTaken` and `PolicyUnclaimed` for the caller's training, if it names one."""
+    if training is not None:
+        service.backends.check_training(training)

@@ -31,59 +31,49 @@ COLUMNS = ("ids", "texts", "logprobs", "mask", "versions")
 async def save(views: Views, group_ids: Sequence[str], run: str | None, title: str | None) -> bytes:
     """Returns the file. Raises `NotFound` for a group that is not listed, `InvalidRequest` for
     groups of more than `MAX_BYTES`, `PageIncomplete`, `ShelfError`, `JournalError`."""
-    saving = _Saving(views)
+    groups: list[GroupRow] = []
+    rollouts: list[RolloutRow] = []
+    contents: dict[str, bytes] = {}
+    size = 0
     for group_id in dict.fromkeys(group_ids):
-        await saving.add(group_id, run)
-    answers = saving.answers()
-    name = title or f"Rollouts of {saving.groups[0].run}"
+        group = await _group(views, group_id, run)
+        groups.append(group)
+        for row in await views.lists.siblings(group_id, group.run):
+            content = await _content(views.details, row)
+            rollouts.append(row.model_copy(update={"has_content": bool(content)}))
+            contents |= content
+            size += sum(map(len, content.values()))
+            if size > MAX_BYTES:
+                limit = f"{MAX_BYTES >> 20} MiB"
+                raise InvalidRequest(f"these groups hold more than {limit}", hint="choose fewer")
+    answers = {
+        "/v1/groups": GroupRows(groups=groups).model_dump_json().encode(),
+        "/v1/rollouts": RolloutRows(rollouts=rollouts).model_dump_json().encode(),
+        **contents,
+    }
+    name = title or f"Rollouts of {groups[0].run}"
     return await asyncio.to_thread(lambda: b"".join(saved_page(name, answers)))
 
 
-class _Saving:
-    def __init__(self, views: Views) -> None:
-        self.groups: list[GroupRow] = []
-        self._views = views
-        self._rollouts: list[RolloutRow] = []
-        self._answers: dict[str, bytes] = {}
-        self._bytes = 0
+async def _group(views: Views, group_id: str, run: str | None) -> GroupRow:
+    found = await views.lists.groups(GroupQuery(group_id=group_id, run=run, limit=1))
+    if not found.groups:
+        raise NotFound(f"no group {group_id} is listed", hint="see /v1/groups for those that are")
+    return found.groups[0]
 
-    async def add(self, group_id: str, run: str | None) -> None:
-        found = await self._views.lists.groups(GroupQuery(group_id=group_id, run=run, limit=1))
-        if not found.groups:
-            raise NotFound(
-                f"no group {group_id} is listed", hint="see /v1/groups for those that are"
-            )
-        [group] = found.groups
-        self.groups.append(group)
-        for row in await self._views.lists.siblings(group_id, group.run):
-            is_kept = await self._add_content(row)
-            self._rollouts.append(row.model_copy(update={"has_content": is_kept}))
 
-    def answers(self) -> dict[str, bytes]:
-        """Returns what the page asks for, by path."""
-        groups = GroupRows(groups=self.groups).model_dump_json().encode()
-        rollouts = RolloutRows(rollouts=self._rollouts).model_dump_json().encode()
-        return {"/v1/groups": groups, "/v1/rollouts": rollouts, **self._answers}
-
-    async def _add_content(self, row: RolloutRow) -> bool:
-        details, path = self._views.details, f"/v1/rollouts/{row.rollout_id}"
-        try:
-            text = await details.text(row.rollout_id, row.run)
-            segments = [
-                await _segment(details, row, segment) for segment in range(len(text.segments))
-            ]
-        except NotFound:
-            return False
-        self._keep(f"{path}/text", await asyncio.to_thread(RolloutText.model_dump_json, text))
-        self._keep(f"{path}/tokens", await asyncio.to_thread(_joined, segments))
-        return True
-
-    def _keep(self, path: str, answer: str) -> None:
-        self._answers[path] = answer.encode()
-        self._bytes += len(answer)
-        if self._bytes > MAX_BYTES:
-            limit = f"{MAX_BYTES >> 20} MiB"
-            raise InvalidRequest(f"these groups hold more than {limit}", hint="choose fewer")
+async def _content(details: Details, row: RolloutRow) -> dict[str, bytes]:
+    """Returns what the page asks for of a rollout, by path; empty if its text is not kept."""
+    try:
+        text = await details.text(row.rollout_id, row.run)
+        segments = [await _segment(details, row, number) for number in range(len(text.segments))]
+    except NotFound:
+        return {}
+    path, dump = f"/v1/rollouts/{row.rollout_id}", RolloutText.model_dump_json
+    return {
+        f"{path}/text": (await asyncio.to_thread(dump, text)).encode(),
+        f"{path}/tokens": await asyncio.to_thread(_joined, segments),
+    }
 
 
 async def _segment(details: Details, row: RolloutRow, segment: int) -> list[TokenSlice]:
@@ -98,9 +88,9 @@ async def _segment(details: Details, row: RolloutRow, segment: int) -> list[Toke
     return slices
 
 
-def _joined(segments: Sequence[Sequence[TokenSlice]]) -> str:
+def _joined(segments: Sequence[Sequence[TokenSlice]]) -> bytes:
     """Returns the JSON of one slice a segment, which is all of it."""
-    return orjson.dumps([_whole(slices) for slices in segments]).decode()
+    return orjson.dumps([_whole(slices) for slices in segments])
 
 
 def _whole(slices: Sequence[TokenSlice]) -> dict[str, object]:

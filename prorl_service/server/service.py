@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
+from pydantic import BaseModel
 
+from prorl_service import __version__
 from prorl_service.errors import OwnedByAnother, PolicyTaken
 from prorl_service.gateway.doors import Doors
 from prorl_service.inference.membership import owner_name
@@ -27,7 +29,10 @@ from prorl_service.schemas import (
     PolicyClaim,
     PolicyLease,
     Rollout,
+    SandboxCounts,
+    ServiceStatus,
 )
+from prorl_service.server import watchdog
 from prorl_service.shelf.events import EventHub
 from prorl_service.shelf.views import Views
 from prorl_service.tools.mcp.servers import McpServers
@@ -62,6 +67,39 @@ class Service:
         owners = (part.background for part in (*parts, *servers))
         failures = (self.journal.death, *(owner.failure for owner in owners))
         return next(filter(None, failures), None)
+
+    def status(self) -> ServiceStatus:
+        """Returns what it does now. Reads counters and no more: it is asked for every second."""
+        executor, model = self.executor, self.backends.model.current
+        ends, failures = executor.ends()
+        shelf, sandboxes = self.views.shelf, self.sandboxes
+        return ServiceStatus(
+            version=__version__,
+            run=self.run,
+            started_at=self.started_at,
+            is_stopping=executor.is_stopping,
+            failure=self.failure() or self.journal.failure,
+            policy_version=self.backends.policy_version,
+            training=self.backends.owner.lease(),
+            refused_weights=self.backends.refused_weights,
+            model=model.name if model else None,
+            tokenizer_digest=model.tokenizer_digest if model else None,
+            end_ids=sorted(model.chat.end_ids) if model else [],
+            chat_template_digest=model.chat.template_digest if model else None,
+            sandbox=sandboxes.kind if sandboxes else "elsewhere",
+            sandboxes=SandboxCounts(**sandboxes.counts()) if sandboxes else None,
+            agents=executor.agents.names,
+            rollouts=executor.count_by_state(),
+            ended=dict(ends),
+            failures=dict(failures),
+            queues=executor.queues(),
+            workers=executor.workers(),
+            running=executor.running(),
+            backends=self.backends.statuses(),
+            services=executor.services(),
+            shelf=shelf.status() if shelf is not None else None,
+            loop_lag_s=watchdog.recent_lag_s(),
+        )
 
     def summary(self) -> str:
         """Returns what the service can do, for the log of its start."""
@@ -123,6 +161,11 @@ class Service:
         for owner in {group.owner for group in groups} - {None}:
             self.backends.check_owner(owner)
         return await self.executor.submit(groups, invalid)
+
+
+def json_response(answer: BaseModel, status: int = 200) -> Response:
+    """Builds the response here, since FastAPI would validate every row again."""
+    return Response(answer.model_dump_json(), status, media_type="application/json")
 
 
 def _service(request: Request) -> Service:

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from prorl_service.errors import ProRLError, problems_of
 from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
-from prorl_service.net.credentials import state_directory, take_key
+from prorl_service.net.credentials import state_directory, take_key, take_token
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
@@ -24,7 +24,6 @@ from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.egress.addresses import read_range
 from prorl_service.sandbox.egress.policy import WEB_PORTS, Rules
 from prorl_service.schemas import BackendSpec
-from prorl_service.server.auth import take_token
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.tools.openenv.servers import OpenEnvServers

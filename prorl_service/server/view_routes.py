@@ -1,18 +1,22 @@
 """The routes for people: lists, one rollout as text and as tokens, agents, training, events.
 
+The page is here, too: its files hold no data and need no token.
+
 The routes only read: they renew no lease, wait for no rollout and change nothing. They have no
-logic of their own.
+logic of their own. A browser revalidates the page's files each time, so that no page is older than
+its service. The policy lets the page load only from its own service, and keeps text of models and
+tools from becoming script.
 """
 
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Header, Path, Query, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Header, HTTPException, Path, Query, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
-from pydantic import BaseModel
 
+from prorl_service.page import files
 from prorl_service.schemas import ID
 from prorl_service.schemas.views import (
     MAX_TOKENS,
@@ -27,31 +31,46 @@ from prorl_service.schemas.views import (
     Training,
 )
 from prorl_service.server import saved_pages
-from prorl_service.server.service import ServiceDep
+from prorl_service.server.service import ServiceDep, json_response
 from prorl_service.shelf.events import EventHub
 
 SSE = "text/event-stream"
 HTML = "text/html"
 MAX_INDEX = 2**31
 
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Vary": "Accept-Encoding",
+}
+
 view_router = APIRouter(tags=["For people"])
+page_router = APIRouter(include_in_schema=False)
 
 RolloutPath = Annotated[str, Path(pattern=ID, examples=["step7-task12.0"])]
 RunQuery = Annotated[
     str | None, Query(description="Run, if several have the id (default: the latest that has it).")
 ]
+Known = Annotated[str | None, Header(alias="If-None-Match")]
+Encodings = Annotated[str, Header(alias="Accept-Encoding")]
 
 
 @view_router.get("/groups", summary="List groups", response_model=GroupRows)
 async def list_groups(query: Annotated[GroupQuery, Query()], service: ServiceDep) -> Response:
     """Groups in flight and ended, acknowledged or not, newest first."""
-    return _json(await service.views.lists.groups(query))
+    return json_response(await service.views.lists.groups(query))
 
 
 @view_router.get("/rollouts", summary="List rollouts", response_model=RolloutRows)
 async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: ServiceDep) -> Response:
     """Rollouts in flight and ended, acknowledged or not, newest first; without tokens and texts."""
-    return _json(await service.views.lists.rollouts(query))
+    return json_response(await service.views.lists.rollouts(query))
 
 
 @view_router.get(
@@ -62,7 +81,7 @@ async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: Servic
 async def get_text(rollout_id: RolloutPath, service: ServiceDep, run: RunQuery = None) -> Response:
     """One rollout: prompt, turns with reasoning, tool calls with whole results, verdict, siblings.
     A rollout in flight is shown so far. A 404 says why there is none."""
-    return _json(await service.views.details.text(rollout_id, run))
+    return json_response(await service.views.details.text(rollout_id, run))
 
 
 @view_router.get(
@@ -80,7 +99,9 @@ async def get_tokens(
 ) -> Response:
     """A slice of a segment, its prompt included: what was sampled, how likely, by which version."""
     details = service.views.details
-    return _json(await details.tokens(rollout_id, run, segment=segment, start=start, count=n))
+    return json_response(
+        await details.tokens(rollout_id, run, segment=segment, start=start, count=n)
+    )
 
 
 @view_router.get(
@@ -142,6 +163,38 @@ def _event(event: Event) -> bytes:
     return format_sse_event(data_str=data, event=event.event, id=event.id)
 
 
-def _json(answer: BaseModel) -> Response:
-    """Builds the response here, since FastAPI would validate every row again."""
-    return Response(answer.model_dump_json(), media_type="application/json")
+# --- the page -----------------------------------------------------------------------------------
+
+
+@page_router.api_route("/", methods=["GET", "HEAD"])
+def get_index(known: Known = None, encodings: Encodings = "") -> Response:
+    try:
+        files.check_complete()
+    except files.PageIncomplete as error:
+        return PlainTextResponse(f"{error}: {error.hint}\n", error.status, HEADERS)
+    return _file(files.INDEX, known, encodings)
+
+
+@page_router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
+def get_file(
+    name: Annotated[str, Path()], known: Known = None, encodings: Encodings = ""
+) -> Response:
+    return _file(name, known, encodings)
+
+
+def _file(name: str, known: str | None, encodings: str) -> Response:
+    file = files.read(name)
+    if file is None:
+        raise HTTPException(404, "the page has no such file")
+    headers = HEADERS | {"ETag": file.etag}
+    if known is not None and _names(known, file.etag):
+        return Response(status_code=304, headers=headers)
+    if "gzip" in encodings:
+        headers["Content-Encoding"] = "gzip"
+        return Response(file.compressed, media_type=file.media_type, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)
+
+
+def _names(known: str, etag: str) -> bool:
+    tags = (tag.strip().removeprefix("W/") for tag in known.split(","))
+    return any(tag in (etag, "*") for tag in tags)

@@ -13,8 +13,7 @@ from pydantic import JsonValue
 
 from prorl_service.schemas import Message, Turn
 from prorl_service.traces import conventions as names
-from prorl_service.traces.text import shown
-from prorl_service.traces.tree import Ended, Node
+from prorl_service.traces.tree import Ended, Node, shown
 
 MAX_JSON = 262_144
 """Most characters of an attribute; one that is cut is no longer valid JSON, but still readable."""

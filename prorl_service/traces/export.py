@@ -33,7 +33,6 @@ from prorl_service.traces.content import add_content
 from prorl_service.traces.context import is_traced
 from prorl_service.traces.spans import SAMPLED, SpanMaker, spans_of
 from prorl_service.traces.tree import Ended, tree
-from prorl_service.traces.trouble import Trouble
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,6 +48,12 @@ SPAN_BYTES = 256
 """Approximate size of a span without its texts."""
 FLUSH_S = 5.0
 """Most seconds that unsent spans may delay a shutdown."""
+
+SDK_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+EVERY_S = 60.0
+"""Seconds between warnings."""
+MAX_REASON = 300
+"""Most characters of a logged reason."""
 
 HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 """Environment variables that may hold keys."""
@@ -218,6 +223,57 @@ class TreeExporter(SpanExporter):
     def shutdown(self) -> None:
         if not self._has_given_up:
             self.give_up()
+
+
+class Trouble:
+    """Log lines about a collector that does not accept spans: occasional, with the reason.
+
+    The SDK would log each attempt as an error; its records are caught here and give the reason.
+    """
+
+    def __init__(self, endpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._reason = _LastWords()
+        self._warned_at: float | None = None
+        """Time of the last warning; None while spans are accepted."""
+        self._lost = 0
+        """Rollouts lost since that warning."""
+        sdk = logging.getLogger(SDK_LOGGER)
+        sdk.handlers, sdk.propagate = [self._reason], False
+
+    def taken(self) -> None:
+        """Notes that spans were exported."""
+        if self._warned_at is not None:
+            more = f"; spans of {self._lost} more rollouts were lost" if self._lost else ""
+            log.info("%s accepts spans again%s", self._endpoint, more)
+        self._warned_at, self._lost = None, 0
+
+    def refused(self, rollouts: int) -> None:
+        """Notes that spans of so many rollouts were lost."""
+        self._lost += rollouts
+        now = self._clock()
+        if self._warned_at is not None and now < self._warned_at + EVERY_S:
+            return
+        text = "%s does not accept spans; those of %d rollouts are lost: %s"
+        log.warning(text, self._endpoint, self._lost, self._reason.text)
+        self._warned_at, self._lost = now, 0
+
+
+class _LastWords(logging.Handler):
+    """Keeps the SDK's reason for the last failure, from its last record that has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = "unknown reason"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        reasons = [one for one in arguments if isinstance(one, Exception | str) and one != "spans"]
+        if reasons:
+            line = " ".join(str(reasons[-1]).split())
+            code = next((f"status {one}, " for one in arguments if isinstance(one, int)), "")
+            self.text = (code + line)[:MAX_REASON]
 
 
 def _chunks(items: Iterable[T], weight: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:

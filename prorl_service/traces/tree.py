@@ -23,7 +23,6 @@ from prorl_service.schemas import (
     Turn,
 )
 from prorl_service.traces import conventions as names
-from prorl_service.traces.text import MAX_LINE, shown
 
 Value = str | bool | int | float | list[str]
 
@@ -31,6 +30,13 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 UNKNOWN_TOOL = "unknown"
 """Tool name for calls whose name is not a plain identifier."""
 TOOL_ERROR = "tool_error"
+MAX_CONTENT = 16_384
+"""Most characters of a message, call or result."""
+MAX_LINE = 1_000
+"""Most characters of an error's message."""
+
+_ACTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters and changes of text direction: a terminal or a page would obey them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +267,12 @@ def _tool(call: ToolCallRecord, cursor: float) -> Node:
 
 def _known(attributes: dict[str, Value | None]) -> dict[str, Value]:
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def shown(text: str, limit: int = MAX_CONTENT) -> str:
+    """Returns the first `limit` characters, with control characters escaped, such as `\\x1b`.
+    Markup stays as it is, since viewers of spans show text."""
+    kept = text[:limit]
+    left_out = len(text) - len(kept)
+    clean = _ACTS.sub(lambda found: found[0].encode("unicode_escape").decode(), kept)
+    return clean + (f"… [{left_out} characters left out]" if left_out else "")

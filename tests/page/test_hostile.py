@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from prorl_service.server.page_routes import POLICY
+from prorl_service.server.view_routes import POLICY
 from tests.page.browser import BrowserError, Tab
 from tests.page.showcase import HOSTILE, HUGE
 from tests.page.visit import show, visible

@@ -28,7 +28,7 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
 )
-from prorl_service.server.unfinished import check_unfinished
+from prorl_service.server.compose import check_unfinished
 from prorl_service.testing import FakeSandboxes
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.openenv.servers import Wanted

@@ -17,8 +17,7 @@ from pydantic import TypeAdapter
 from prorl_service import __version__
 from prorl_service.agents.description import describe
 from prorl_service.agents.math import MathAgent
-from prorl_service.server import auth
-from prorl_service.server.app import interface
+from prorl_service.server.app import interface, is_open
 
 INTERFACE = interface()
 SCHEMA = INTERFACE.openapi()
@@ -82,7 +81,7 @@ def test_each_route_has_a_curl_command_with_all_that_it_needs(name: str) -> None
     assert bodies == [example for key, example in EXAMPLES[name].items() if key == "body"]
     assert dict(options).get("-X", "POST" if bodies else "GET") == method
     headers = {value.partition(":")[0] for option, value in options if option == "-H"}
-    assert ("Authorization" in headers) is not auth.is_open(path)
+    assert ("Authorization" in headers) is not is_open(path)
     needed = [one for one in OPERATIONS[name].get("parameters", []) if one["required"]]
     assert {one["name"] for one in needed if one["in"] == "query"} == {*parse_qs(address.query)}
     assert {one["name"] for one in needed if one["in"] == "header"} <= headers

@@ -9,9 +9,8 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
-from prorl_service.net.credentials import TOKEN_VARIABLE
+from prorl_service.net.credentials import TOKEN_VARIABLE, take_token
 from prorl_service.schemas import BackendSpec, Group, RolloutState
-from prorl_service.server.auth import take_token
 from prorl_service.testing import StubEngine
 from tests.server.application import Settings, group, serving
 

@@ -8,7 +8,7 @@ import pytest
 
 from prorl_service.page import files
 from prorl_service.schemas import BackendSpec
-from prorl_service.server.page_routes import POLICY
+from prorl_service.server.view_routes import POLICY
 from prorl_service.testing import StubEngine
 from tests.server.application import Settings
 

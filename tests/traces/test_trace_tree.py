@@ -23,9 +23,8 @@ from prorl_service.schemas import (
 )
 from prorl_service.schemas.tracing import read_traceparent
 from prorl_service.traces.context import MAX_LINKS, is_traced, parent_of, root_of, siblings_of
-from prorl_service.traces.text import shown
-from prorl_service.traces.tree import Ended, Node, tree
-from prorl_service.traces.trouble import EVERY_S, SDK_LOGGER, Trouble
+from prorl_service.traces.export import EVERY_S, SDK_LOGGER, Trouble
+from prorl_service.traces.tree import Ended, Node, shown, tree
 
 TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
 GROUP = Group(group_id="g", task=TASK, n=4)

@@ -1,10 +1,16 @@
 """The pages hold together: code, figures, and what is generated. `test_site` checks their links."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from prorl_service.cli.main import app
+from prorl_service.schemas import RolloutState
 from scripts.documentation import code_blocks, figures, pages
 from scripts.documentation.reference.__main__ import DIRECTORY, PAGES
+
+IMAGES = pages.ROOT / pages.DOCS / "images"
 
 
 def test_each_page_is_in_the_navigation_once() -> None:
@@ -37,6 +43,18 @@ def test_each_printed_command_is_one_that_prorl_takes() -> None:
 def test_the_generated_reference_is_up_to_date(name: str) -> None:
     text = (DIRECTORY / name).read_text(encoding="utf-8")
     assert text == PAGES[name](), "run python -m scripts.documentation.reference"
+
+
+@pytest.mark.parametrize("picture", sorted(IMAGES.glob("*.svg")), ids=lambda one: one.name)
+def test_pictures_are_legible_and_load_nothing(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    assert min(map(int, re.findall(r"font-size:(\d+)px", text))) >= 12
+    assert not re.search(r"href=|src=|url\((?!#)|@import", text)
+
+
+def test_all_states_of_a_rollout_are_drawn() -> None:
+    text = (IMAGES / "states.svg").read_text(encoding="utf-8")
+    assert set(RolloutState) <= set(re.findall(r">(\w+)</text>", text))
 
 
 def test_figures_are_those_of_the_measurements() -> None:

@@ -1,6 +1,6 @@
 """`GET /metrics` for Prometheus: counters (`prorl_service.metrics`) and current values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -48,22 +48,23 @@ class Current(Collector):
             "policy_version", "Version of the newest weights.", service.backends.policy_version
         )
         states = dict.fromkeys(RolloutState, 0) | executor.count_by_state()
-        yield _gauges("rollouts", "Rollouts kept, by state.", "state", states)
-        yield _gauges("queue_length", "Rollouts waiting.", "stage", executor.queues())
-        yield _gauges("workers", "Workers of a stage.", "stage", executor.workers())
+        yield _gauges("rollouts", "Rollouts kept, by state.", "state", states.items())
+        yield _gauges("queue_length", "Rollouts waiting.", "stage", executor.queues().items())
+        yield _gauges("workers", "Workers of a stage.", "stage", executor.workers().items())
         yield from _engines(service.backends.statuses())
         if service.sandboxes is not None:
             yield from _sandboxes(service.sandboxes.counts())
 
 
 def _engines(engines: Sequence[BackendStatus]) -> Iterator[Metric]:
-    for name, field, about in (
-        ("calls_in_flight", "in_flight", "Model calls in flight."),
-        ("sessions", "sessions", "Rollouts whose calls go to the engine."),
-        ("policy_version", "policy_version", "Version of the engine's weights."),
-    ):
-        values = {one.backend_id: getattr(one, field) for one in engines}
-        yield _gauges(f"backend_{name}", about, "backend", values)
+    calls = [(one.backend_id, one.in_flight) for one in engines]
+    yield _gauges("backend_calls_in_flight", "Model calls in flight.", "backend", calls)
+    sessions = [(one.backend_id, one.sessions) for one in engines]
+    about = "Rollouts whose calls go to the engine."
+    yield _gauges("backend_sessions", about, "backend", sessions)
+    versions = [(one.backend_id, one.policy_version) for one in engines]
+    about = "Version of the engine's weights."
+    yield _gauges("backend_policy_version", about, "backend", versions)
     about = "1 for the state that the engine is in."
     states = GaugeMetricFamily("prorl_backend_state", about, labels=["backend", "state"])
     for one in engines:
@@ -75,22 +76,18 @@ def _engines(engines: Sequence[BackendStatus]) -> Iterator[Metric]:
 def _sandboxes(counts: Mapping[str, int]) -> Iterator[Metric]:
     yield _gauge("sandboxes_running", "Sandboxes that rollouts hold.", counts["running"])
     yield _gauge("sandboxes_warm", "Sandboxes started ahead.", counts["warm"])
-    name, hits, misses = (
-        "prorl_sandbox",
-        "Starts that took a sandbox started ahead.",
-        "Starts that found none.",
-    )
-    yield CounterMetricFamily(f"{name}_hits", hits, counts["hits"])
-    yield CounterMetricFamily(f"{name}_misses", misses, counts["misses"])
+    about = "Starts that took a sandbox started ahead."
+    yield CounterMetricFamily("prorl_sandbox_hits", about, counts["hits"])
+    yield CounterMetricFamily("prorl_sandbox_misses", "Starts that found none.", counts["misses"])
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:
     return GaugeMetricFamily(f"prorl_{name}", about, value)
 
 
-def _gauges(name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
+def _gauges(name: str, about: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
     """Returns a gauge with a value for each value of its label."""
     family = GaugeMetricFamily(f"prorl_{name}", about, labels=[label])
-    for key, value in values.items():
+    for key, value in values:
         family.add_metric([key], value)
     return family

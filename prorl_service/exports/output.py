@@ -78,10 +78,12 @@ def _write_parquet(rows: Iterable[Row], out: Path, columns: Mapping[str, str]) -
             f"--out {out}: Parquet needs pyarrow 19 or newer",
             hint="`pip install 'pyarrow>=19'`, or name a file that ends in .jsonl",
         ) from None
-    unfinished = out.with_name(f".{out.name}.unfinished")
     written = 0
     try:
-        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
+        with (
+            whole_file(out) as file,
+            pq.ParquetWriter(file.buffer, schema, compression="zstd") as writer,
+        ):
             for batch in _batches(rows):
                 arrays = [
                     _column(pa, [row[name] for row in batch], type_)
@@ -89,11 +91,8 @@ def _write_parquet(rows: Iterable[Row], out: Path, columns: Mapping[str, str]) -
                 ]
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                 written += len(batch)
-        unfinished.replace(out)
     except OSError as error:
         raise _cannot_write(out, error) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
     return written
 
 

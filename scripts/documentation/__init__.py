@@ -1,1 +1,1 @@
-"""What makes the documentation's site, and what counts and checks its pages."""
+"""Lays out the documentation's site, writes its reference, and checks its pages."""

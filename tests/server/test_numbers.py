@@ -62,7 +62,6 @@ async def old_results(kept: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has a service without the rule write the rewards of a sampler's candidate."""
     with monkeypatch.context() as patch:
         patch.setattr(base, "is_score", lambda _: True)
-        patch.setattr(sampler, "outcome", lambda *_: Outcome.OPEN, raising=False)
         async with serving(kept) as url, AsyncRolloutClient(url) as client:
             await client.create_sampler("s", SamplerSpec(groups_at_once=1))
             await client.open_draw("s", "d", DrawSpec(target=1))
@@ -104,17 +103,12 @@ async def test_a_journal_that_holds_such_rewards_is_resumed(
 async def test_a_verdict_that_raises_fails_its_candidate_and_nothing_else(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def verdict(self: object, scores: Scores, n: int, wanted: Filter) -> Outcome:
+    def verdict(scores: Scores, n: int, wanted: Filter) -> Outcome:
         if 0.25 in scores.known():
             raise OverflowError("intermediate overflow")
         return outcome(scores, n, wanted)
 
-    init = sampler.Sampler.__init__
-
-    def made(self: sampler.Sampler, *args: object, **options: object) -> None:
-        init(self, *args, **options | {"verdict": verdict.__get__(self)})  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sampler.Sampler, "__init__", made)
+    monkeypatch.setattr(sampler, "outcome", verdict)
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         await client.create_sampler("s", SamplerSpec())
         groups = [scored("bad", 0.25, 1), scored("good", 0, 1)]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bench.rewards.hostile import HOSTILE_PROGRAMS, KNOWS, SECRETS, HostileProgram
 from prorl_service.agents.code.agent import CodeAgent
 from prorl_service.agents.code.data import CodeData
 from prorl_service.agents.code.evaluation import RUNNER, SOLUTION, grade_solution
@@ -16,6 +15,7 @@ from prorl_service.rewards.code.grade import CodeReport
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, ToolResult
 from prorl_service.schemas import FinishReason, Limits, Message, Task
 from prorl_service.testing import Reply, call, play
+from tests.rewards.hostile import HOSTILE_PROGRAMS, KNOWS, SECRETS, HostileProgram
 from tests.sandbox.sandboxes import Kind, new_provider, started
 
 pytestmark = pytest.mark.processes

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bench.rewards.hostile import HOSTILE_ANSWERS, HostileAnswer
-from bench.rewards.math_table import ERRORS, TABLE, MathRow
 from prorl_service.agents.scoring import NEVER_HOSTILE
 from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.math import boxed, is_expression, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool
+from tests.rewards.hostile import HOSTILE_ANSWERS, HostileAnswer
+from tests.rewards.math_table import ERRORS, TABLE, MathRow
 
 pytestmark = pytest.mark.processes
 

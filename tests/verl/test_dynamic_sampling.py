@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.verl.agent import MixData
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.sampling import AllGroupsFail
@@ -15,7 +14,7 @@ from prorl_verl.dynamic import DynamicSampling
 from prorl_verl.store import Prompt
 from tests.faults.processes import port_to_come_back_to, stub_engine
 
-OPTIONS = ["--sandbox", "process", "--agent", "bench.verl.agent:MixAgent", "--run-workers", "4"]
+OPTIONS = ["--sandbox", "process", "--agent", "tests.verl.mix_agent:MixAgent", "--run-workers", "4"]
 
 
 class Trainer:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench.harbor_guard.__main__ import measure
-from bench.harbor_guard.cheats import CHEATS
 from prorl_service.agents.harbor.directory.checks import ORACLE
+from tests.agents.harbor.guard.cheats import CHEATS
+from tests.agents.harbor.guard.probing import measure
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 WIN_IN_PLACE = {

@@ -5,11 +5,9 @@ import os
 
 import pytest
 
-from bench.swe_general.adversarial_patches import GENERAL
-from bench.swe_general.selectors import SELECTORS
-from bench.swe_offline.adversarial_patches import CHEATS, TURN_REPORTS
 from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.patches import NOTHING
+from tests.recipes.swebench.cheats import GENERAL, OFFLINE, SELECTORS, TURN_REPORTS
 from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
 
 pytestmark = pytest.mark.processes
@@ -18,12 +16,12 @@ IDS = ("tomlkit-0.13.1", "mako-1.3.5")
 """Instances with test functions and with unittest cases."""
 
 ONLY_BY_CANARIES = {"source: swallow", "source: replace tests", "source: rewrite results at exit"}
-ONLY_BY_CANARIES |= {name for name in CHEATS if "forge records" in name}
+ONLY_BY_CANARIES |= {name for name in OFFLINE if "forge records" in name}
 TELL_NOTHING = {"source: expect failures", "source: kill all", "source: rewrite results afterwards"}
 """Cheats that need not leave a lie in the log; the last one may act too late."""
 
 
-@pytest.mark.parametrize("name", CHEATS)
+@pytest.mark.parametrize("name", OFFLINE)
 @pytest.mark.sampled(6)
 async def test_a_cheat_does_not_resolve(name: str) -> None:
     await asyncio.gather(*(_does_not_resolve(name, instance_id) for instance_id in IDS))
@@ -32,7 +30,7 @@ async def test_a_cheat_does_not_resolve(name: str) -> None:
 async def _does_not_resolve(name: str, instance_id: str) -> None:
     row = instance(instance_id)
     # Adds a harmless change: a patch that is dropped as a whole does not run.
-    report = await graded(row, patch_of(instance_id, {**CHEATS[name](row), **NOTHING}))
+    report = await graded(row, patch_of(instance_id, {**OFFLINE[name](row), **NOTHING}))
     assert not report.resolved, report.summary
     assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
     if name in ONLY_BY_CANARIES or name == "source: flood the results":

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.swe_offline.adversarial_patches import CHEATS
 from prorl_service.agents.swe import log_run
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.agents.swe.data import SweEnvironment
@@ -16,6 +15,7 @@ from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.oracle_policy import SUBMIT, edits
 from recipes.swebench.patches import Checkout
 from recipes.swebench.rows import SweInstance
+from tests.recipes.swebench.cheats import OFFLINE
 from tests.recipes.swebench.instances import graded, instance, patch_of
 from tests.recipes.swebench.log_instances import DJANGO_FIX, SYMPY_FIX, calc, django
 from tests.recipes.swebench.test_agent import rolled_out
@@ -207,11 +207,11 @@ async def test_changes_to_runners_are_dropped(name: str) -> None:
     assert report.pass_to_pass == len(django().PASS_TO_PASS)
 
 
-@pytest.mark.parametrize("name", [name for name in CHEATS if name.startswith("source")])
+@pytest.mark.parametrize("name", [name for name in OFFLINE if name.startswith("source")])
 @pytest.mark.sampled(3)
 async def test_pytest_cheats_do_not_resolve_by_log(name: str) -> None:
     row = by_pytest()
-    report = await graded(row, patch_of(row.instance_id, {**CHEATS[name](row), **NOTHING}))
+    report = await graded(row, patch_of(row.instance_id, {**OFFLINE[name](row), **NOTHING}))
     assert not report.resolved, f"{report.summary}\n{report.log}"
     assert report.outcome is not SweOutcome.PATCH_FAILED
 

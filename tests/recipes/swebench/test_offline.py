@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.swe_offline import reference_grader
 from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench import grading, offline
 from recipes.swebench.rows import read_rows, write_rows
+from tests.recipes.swebench import reference_grader
 from tests.recipes.swebench.instances import checkout, instance, patch_of
 from tests.sandbox.images.debian import debian_image
 from tests.sandbox.sandboxes import new_provider
@@ -36,8 +36,12 @@ async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id:
         )
     for one in compared:
         resolved = one.patch == "reference"
-        assert one.ours.resolved is resolved, f"{one.row()}\n{one.ours.statuses}\n{one.ours.log}"
-        assert one.second.resolved is resolved, f"{one.row()}\n{one.second.failed}"
+        assert one.ours.resolved is resolved, (
+            f"{one.instance_id} {one.patch}\n{one.ours.statuses}\n{one.ours.log}"
+        )
+        assert one.second.resolved is resolved, (
+            f"{one.instance_id} {one.patch}\n{one.second.failed}"
+        )
         assert one.second.applied
     reference, nothing, _ = compared
     assert reference.ours.summary == (

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.environments.dockerfiles.corpus import Shape, shapes, try_shape
 from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
 from prorl_service.sandbox.images.dockerfiles.rungs import Rung
 from prorl_service.sandbox.images.store import remove_tree
 from tests.sandbox.images.debian import SMALL, debian_image
+from tests.sandbox.images.dockerfiles.corpus import Shape, shapes, try_shape
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

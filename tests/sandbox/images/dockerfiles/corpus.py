@@ -9,7 +9,6 @@ import re
 import tarfile
 import time
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,8 +124,3 @@ async def _wrong(shape: Shape, cache: ImageCache, reference: str) -> str | None:
 
 def _of_places(config: ImageConfig) -> str:
     return f"workdir {config.workdir}, user {config.user}"
-
-
-def dockerfiles_ok(outcomes: Sequence[Outcome]) -> int:
-    """Returns how many shapes became what they must, by any builder."""
-    return len({one.shape for one in outcomes if one.ok})

@@ -4,12 +4,12 @@ import asyncio
 import shlex
 from collections.abc import Mapping
 
-from bench.harbor_guard.shapes import Shape, image
 from prorl_service.agents.harbor.data import HarborData
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.agents.harbor.rewards import NoReward, RewardFiles, scalar
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
+from tests.agents.harbor.guard.shapes import Shape, image
 
 LIMITS = SandboxLimits(memory_mb=1024, processes=256, disk_mb=256)
 TIMEOUT_S = 60.0

@@ -6,7 +6,6 @@ results is not used. This grader trusts the log, and files that the patch leaves
 where the two disagree, ours should be the stricter one. Not for rewards.
 """
 
-import asyncio
 import importlib
 import importlib.util
 import os
@@ -15,22 +14,17 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from bench.swe_offline.adversarial_patches import CHEATS
 from prorl_service.agents.swe.repository import GIT, in_repository, prepare
-from prorl_service.cli.program import run
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.rewards.swe.log_reader import swebench_module
 from prorl_service.rewards.swe.patch import patched_files
 from prorl_service.sandbox.base import Sandbox, SandboxProvider
-from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench.grading import graded, sandbox_of
-from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.patches import NOTHING, NOTHING_PATCH, Checkout
 from recipes.swebench.rows import SweInstance
+from tests.recipes.swebench.cheats import OFFLINE
 
 LOG_PARSER = "parse_log_pytest"
 """Parser that cuts ids at blanks; `parse_log_pytest_v2` takes an XFAIL's reason for part of its
@@ -68,16 +62,6 @@ class Comparison:
     def agree(self) -> bool:
         return self.ours.resolved == self.second.resolved
 
-    def row(self) -> dict[str, object]:
-        """Returns a row for a table."""
-        return {
-            "instance": self.instance_id,
-            "patch": self.patch,
-            "ours": self.ours.outcome.value,
-            "SWE-bench": "resolved" if self.second.resolved else "unresolved",
-            "what ours saw": "" if self.agree else self.reason,
-        }
-
     @property
     def reason(self) -> str:
         """Reason why ours is not resolved."""
@@ -106,7 +90,7 @@ def patches(row: SweInstance, cheats: bool = False) -> dict[str, str]:
             "partial": checkout.partial(),
         }
         if cheats:
-            tried = {name: {**cheat(row), **NOTHING} for name, cheat in CHEATS.items()}
+            tried = {name: {**cheat(row), **NOTHING} for name, cheat in OFFLINE.items()}
             named |= {name: checkout.patch(files) for name, files in tried.items()}
         return named
 
@@ -187,27 +171,3 @@ def _graded_log(row: SweInstance, patch: str, log: str) -> SecondVerdict:
 def _swebench() -> Any:
     """Imports the package's grading, which needs unidiff. Raises `ValueError` with what to do."""
     return swebench_module("swebench.harness.grading", without=["swebench.harness"])
-
-
-def main(
-    only: Annotated[list[str] | None, Parameter(help="Ids; default: all.")] = None,
-    cheats: Annotated[bool, Parameter(help="Try all cheats too.")] = False,
-) -> None:
-    """Compare both verdicts on the offline instances."""
-    rows = build_all(default_directory(), only=only or ())
-    compared = asyncio.run(_compare_all(rows, cheats))
-    print(f"{sum(one.agree for one in compared)} of {len(compared)} agree")
-
-
-async def _compare_all(rows: Sequence[SweInstance], cheats: bool) -> list[Comparison]:
-    compared = []
-    async with BubblewrapProvider() as sandboxes:
-        for row in rows:
-            for name, patch in patches(row, cheats).items():
-                compared.append(await compare(row, name, patch, sandboxes))
-                print(" | ".join(map(str, compared[-1].row().values())), flush=True)
-    return compared
-
-
-if __name__ == "__main__":
-    run(main)

@@ -1,4 +1,4 @@
-"""Tricky pairs of gold and answer, for tests and a benchmark: `math_table.toml` says what is what."""
+"""Tricky pairs of gold and answer, for tests and a benchmark; `math_table.toml` has them."""
 
 import tomllib
 from dataclasses import dataclass

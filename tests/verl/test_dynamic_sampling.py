@@ -13,6 +13,7 @@ from prorl_service.schemas.sampling import SamplerSpec
 from prorl_verl.dynamic import DynamicSampling
 from prorl_verl.store import Prompt
 from tests.faults.processes import port_to_come_back_to, stub_engine
+from tests.verl.mix_agent import MixData
 
 OPTIONS = ["--sandbox", "process", "--agent", "tests.verl.mix_agent:MixAgent", "--run-workers", "4"]
 

@@ -36,12 +36,8 @@ async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id:
         )
     for one in compared:
         resolved = one.patch == "reference"
-        assert one.ours.resolved is resolved, (
-            f"{one.instance_id} {one.patch}\n{one.ours.statuses}\n{one.ours.log}"
-        )
-        assert one.second.resolved is resolved, (
-            f"{one.instance_id} {one.patch}\n{one.second.failed}"
-        )
+        assert one.ours.resolved is resolved, f"{one.patch}\n{one.ours.statuses}\n{one.ours.log}"
+        assert one.second.resolved is resolved, f"{one.patch}\n{one.second.failed}"
         assert one.second.applied
     reference, nothing, _ = compared
     assert reference.ours.summary == (

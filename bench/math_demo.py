@@ -1,70 +1,36 @@
 """Mathematics from nothing, with the recipe's own commands: how much the tiny model learns.
 
-Warm start, score on held-out problems, training with TRL's stock trainer, the score again. Also
-draws bench/results/math_demo.png.
+Warm start, score on held-out problems, training with TRL's stock trainer, the score again.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from bench import result
-from bench.plots.drawing import redraw
+from bench import frame
 from recipes.math_code.offline.math import problems
 from recipes.math_code.rows import write_rows
 
 STEPS = 80
-HELDOUT = 200
-SEEDS = 2
-"""Seeds of each held-out problem."""
+HELDOUT, SEEDS = 200, 2
+"""Held-out problems, and seeds of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """`before`, `after`: score.json. `curve`: a line per step. `train_s`: of the whole command."""
-
-    before: dict[str, Any]
-    after: dict[str, Any]
-    curve: list[dict[str, Any]]
-    train_s: float
-
-    def row(self, when: Literal["before", "after"]) -> dict[str, object]:
-        result = self.before if when == "before" else self.after
-        scored, pass_at_2 = result["score"], result["pass_at_k"]["2"]
-        return {
-            "training": when,
-            "problems": scored["instances"],
-            "pass@1": round(scored["pass_at_1"], 4),
-            "from": round(scored["low"], 4),
-            "to": round(scored["high"], 4),
-            "pass@2": round(pass_at_2["share"], 4),
-        }
-
-    def headline(self) -> dict[str, object]:
-        return {
-            "heldout_success_before": round(self.before["score"]["pass_at_1"], 4),
-            "heldout_success_after": round(self.after["score"]["pass_at_1"], 4),
-            "steps": len(self.curve),
-            "train_minutes": round(self.train_s / 60, 2),
-        }
-
-
-def run(directory: Path, steps: int) -> Run:
-    trained = directory / "train"
-    before = score(directory, "before")
-    started = time.monotonic()
-    command(directory, "train", f"output={trained}", f"steps={steps}", "trainer=trl")
-    train_s = time.monotonic() - started
-    after = score(directory, "after", f"model.path={trained / 'model'}", "model.warm_start=null")
-    lines = (trained / "progress.jsonl").read_text().splitlines()
-    return Run(before, after, [json.loads(line) for line in lines], train_s)
+def row(when: str, score: dict[str, Any]) -> frame.Row:
+    scored, pass_at_2 = score["score"], score["pass_at_k"]["2"]
+    return {
+        "training": when,
+        "problems": scored["instances"],
+        "pass@1": round(scored["pass_at_1"], 4),
+        "from": round(scored["low"], 4),
+        "to": round(scored["high"], 4),
+        "pass@2": round(pass_at_2["share"], 4),
+    }
 
 
 def score(directory: Path, name: str, *overrides: str) -> dict[str, Any]:
@@ -87,19 +53,28 @@ def command(directory: Path, module: Literal["train", "evaluate"], *overrides: s
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three steps, as a check")
-    quick = parser.parse_args().quick
-    with TemporaryDirectory(prefix="prorl-bench-") as directory:
-        Path(directory).chmod(0o755)  # it has the cache, which sandboxes open as another user
-        done = run(Path(directory), 3 if quick else STEPS)
-    if not quick:
-        rows = [done.row("before"), done.row("after")]
-        series = {"success": [step["mean_reward"] for step in done.curve]}
-        result.write("math_demo", rows, done.headline(), series=series)
-        redraw("math_demo")
+def measure(quick: bool) -> frame.Found:
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)  # it has the cache, which sandboxes open as another user
+        trained = directory / "train"
+        before = row("before", score(directory, "before"))
+        started = time.monotonic()
+        steps = f"steps={3 if quick else STEPS}"
+        command(directory, "train", f"output={trained}", steps, "trainer=trl")
+        train_s = time.monotonic() - started
+        policy = (f"model.path={trained / 'model'}", "model.warm_start=null")
+        after = row("after", score(directory, "after", *policy))
+        lines = (trained / "progress.jsonl").read_text().splitlines()
+    headline = {
+        "heldout_success_before": before["pass@1"],
+        "heldout_success_after": after["pass@1"],
+        "steps": len(lines),
+        "train_minutes": round(train_s / 60, 2),
+    }
+    curve = [json.loads(line)["mean_reward"] for line in lines]
+    return frame.Found([before, after], headline, {"success": curve})
 
 
 if __name__ == "__main__":
-    main()
+    frame.run("math_demo", {"math_demo": measure})

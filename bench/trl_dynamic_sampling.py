@@ -1,13 +1,12 @@
 """The demo's training with dynamic sampling and without it, three seeds each, on held-out tasks.
 
 Both take the same number of steps with the same number of groups. Every few steps the policy is
-evaluated on tasks it is not trained on; that time is not counted. Draws the curves over training
-time to bench/results/trl_dynamic_sampling.png.
+evaluated on tasks it is not trained on; that time is not counted.
 """
 
-import argparse
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
@@ -15,8 +14,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from bench import result
-from bench.plots.drawing import redraw
+from bench import frame
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from recipes.demo.evaluate import evaluate, success
@@ -24,51 +22,22 @@ from recipes.demo.tasks import instances
 from recipes.demo.train import LIMITS, TrainConfig, make_trainer
 from recipes.demo.warm_start import WarmStart, warm_started
 
-SEEDS = (0, 1, 2)
-STEPS = 80
+SEEDS, STEPS, QUICK_STEPS = 3, 80, 2
 EVERY_STEPS = 10
 HELDOUT_PER_FAMILY = 50
 GOAL = 0.8
 CONTEXT = 512
 
 
-@dataclass(slots=True)
-class Run:
-    seed: int
-    dynamic: bool
-    zero_variance_share: float = 0.0
-    rollouts: int = 0
-    curve: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds of training, and success on held-out tasks."""
-
-    @property
-    def seconds_to_goal(self) -> float | None:
-        return next((seconds for seconds, share in self.curve if share >= GOAL), None)
-
-    def row(self) -> dict[str, object]:
-        return {
-            "seed": self.seed,
-            "dynamic": self.dynamic,
-            "zero_variance_share": round(self.zero_variance_share, 4),
-            "heldout_before": self.curve[0][1],
-            "heldout_after": self.curve[-1][1],
-            f"seconds_to_{GOAL:g}": self.seconds_to_goal,
-            "train_s": round(self.curve[-1][0], 1),
-            "rollouts": self.rollouts,
-            "curve": [[round(seconds, 1), share] for seconds, share in self.curve],
-        }
-
-
 class Evaluation(TrainerCallback):  # type: ignore[misc]
     """Callback that stops the clock and evaluates the policy."""
 
-    def __init__(self, run: Run, url: str) -> None:
+    def __init__(self, url: str, seed: int) -> None:
         self.trainer: Any = None
-        self._run = run
+        self.curve: list[tuple[float, float]] = []
+        """Seconds of training, and success on held-out tasks."""
         self._url = url
-        self._tasks = [
-            one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=run.seed)
-        ]
+        self._tasks = [one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=seed)]
         self._evaluating_s = 0.0
         self._began_at = 0.0
 
@@ -89,12 +58,10 @@ class Evaluation(TrainerCallback):  # type: ignore[misc]
         with RolloutClient(self._url) as client:
             share = success(evaluate(client, self._tasks, n=2, name=name, limits=LIMITS))
         self._evaluating_s += time.monotonic() - now
-        self._run.curve.append((trained_s, share))
-        print(f"  {self._run.seed} {self._run.dynamic} {trained_s:.0f} s: {share:.3f}", flush=True)
+        self.curve.append((trained_s, share))
 
 
-def run(seed: int, *, dynamic: bool, steps: int, directory: Path) -> Run:
-    outcome = Run(seed, dynamic)
+def train(directory: Path, steps: int, dynamic: bool, seed: int) -> frame.Row:
     config = TrainConfig(seed=seed, steps=steps, dynamic_sampling=dynamic)
     model = warm_started(directory / "cache", WarmStart(seed=seed))
     output = directory / f"{seed}-{dynamic}"
@@ -103,52 +70,53 @@ def run(seed: int, *, dynamic: bool, steps: int, directory: Path) -> Run:
         local.engine(model, log=output / "engine.log", options=options) as engine,
         local.service([engine.url], log=output / "service.log") as service,
     ):
-        evaluation = Evaluation(outcome, service.url)
+        evaluation = Evaluation(service.url, seed)
         trainer = make_trainer(model, service.url, output, config)
         evaluation.trainer = trainer
         trainer.add_callback(evaluation)
         trainer.train()
     log = [entry for entry in trainer.state.log_history if "frac_reward_zero_std" in entry]
-    outcome.zero_variance_share = fmean(entry["frac_reward_zero_std"] for entry in log)
     shares = [entry.get("prorl/sampling/informative_share", 1.0) for entry in log]
-    outcome.rollouts = round(sum(config.rollouts / steps / share for share in shares if share))
-    return outcome
-
-
-def headline(runs: list[Run]) -> dict[str, object]:
-    def of(dynamic: bool) -> list[Run]:
-        return [one for one in runs if one.dynamic is dynamic]
-
-    def to_goal(dynamic: bool) -> float | None:
-        known = [one.seconds_to_goal for one in of(dynamic)]
-        return median(known) if None not in known else None  # type: ignore[type-var]
-
+    curve = evaluation.curve
     return {
-        "zero_variance_share_with": round(fmean(one.zero_variance_share for one in of(True)), 4),
-        "zero_variance_share_without": round(
-            fmean(one.zero_variance_share for one in of(False)), 4
-        ),
-        "heldout_after_with": round(fmean(one.curve[-1][1] for one in of(True)), 4),
-        "heldout_after_without": round(fmean(one.curve[-1][1] for one in of(False)), 4),
-        f"median_seconds_to_{GOAL:g}_with": to_goal(True),
-        f"median_seconds_to_{GOAL:g}_without": to_goal(False),
+        "seed": seed,
+        "dynamic": dynamic,
+        "zero_variance_share": round(fmean(one["frac_reward_zero_std"] for one in log), 4),
+        "heldout_before": curve[0][1],
+        "heldout_after": curve[-1][1],
+        f"seconds_to_{GOAL:g}": next((at for at, share in curve if share >= GOAL), None),
+        "train_s": round(curve[-1][0], 1),
+        "rollouts": round(sum(config.rollouts / steps / share for share in shares if share)),
+        "curve": [[round(seconds, 1), share] for seconds, share in curve],
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, 10 steps, as a check")
-    quick = parser.parse_args().quick
-    with TemporaryDirectory(prefix="prorl-bench-") as directory:
-        runs = [
-            run(seed, dynamic=dynamic, steps=10 if quick else STEPS, directory=Path(directory))
-            for seed in (SEEDS[:1] if quick else SEEDS)
-            for dynamic in (False, True)
-        ]
-    if not quick:
-        result.write("trl_dynamic_sampling", [one.row() for one in runs], headline(runs))
-        redraw("trl_dynamic_sampling")
+def headline(runs: dict[str, Sequence[frame.Row]]) -> frame.Row:
+    figures: frame.Row = {}
+    for name, own in runs.items():
+        to_goal = [one[f"seconds_to_{GOAL:g}"] for one in own]
+        figures |= {
+            f"zero_variance_share_{name}": round(
+                fmean(one["zero_variance_share"] for one in own), 4
+            ),
+            f"heldout_after_{name}": round(fmean(one["heldout_after"] for one in own), 4),
+            f"median_seconds_to_{GOAL:g}_{name}": None if None in to_goal else median(to_goal),
+        }
+    return figures
+
+
+def measure(quick: bool) -> frame.Found:
+    steps, seeds = (QUICK_STEPS, 1) if quick else (STEPS, SEEDS)
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        runs = frame.alternate(
+            {
+                "without": partial(train, Path(name), steps, False),
+                "with": partial(train, Path(name), steps, True),
+            },
+            seeds,
+        )
+    return frame.Found([row for own in runs.values() for row in own], headline(runs))
 
 
 if __name__ == "__main__":
-    main()
+    frame.run("trl_dynamic_sampling", {"trl_dynamic_sampling": measure})

@@ -5,7 +5,7 @@ import time
 from array import array
 from statistics import median
 
-from bench import result
+from bench import frame
 from prorl_service.schemas import Segment
 from prorl_service.schemas.arrays import PACKED
 
@@ -25,9 +25,7 @@ def segment(rng: random.Random) -> Segment:
     )
 
 
-def measure(
-    segments: list[Segment], spelling: str, context: dict[str, str] | None
-) -> dict[str, object]:
+def row(segments: list[Segment], spelling: str, context: dict[str, str] | None) -> frame.Row:
     write_s, read_s = [], []
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -45,14 +43,14 @@ def measure(
     }
 
 
-def main() -> None:
+def measure(quick: bool) -> frame.Found:
     rng = random.Random(0)
-    segments = [segment(rng) for _ in range(ROLLOUTS)]
-    plain = measure(segments, "plain", None)
-    packed = measure(segments, "packed", PACKED)
-    headline = {f"packed_{key}": packed[key] for key in ("mib", "write_s", "read_s")}
-    result.write("wire", [plain, packed], headline)
+    segments = [segment(rng) for _ in range(4 if quick else ROLLOUTS)]
+    plain, packed = row(segments, "plain", None), row(segments, "packed", PACKED)
+    return frame.Found(
+        [plain, packed], {f"packed_{key}": packed[key] for key in ("mib", "write_s", "read_s")}
+    )
 
 
 if __name__ == "__main__":
-    main()
+    frame.run("wire", {"wire": measure})

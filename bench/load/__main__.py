@@ -1,6 +1,4 @@
-"""Measure all, or a little of all: `python -m bench.load [--quick]`.
-
-A whole run leaves bench/results/load.json and load.png; it takes about a quarter of an hour.
+"""Cost of the service under load, next to a bare floor and to others. A quarter of an hour.
 
 The figures of a row cover all its batches: `cpu_ms` is the CPU time of the contender's own process
 per turn (one model call), `children_ms` that of the sandboxes and commands that it started: all
@@ -11,46 +9,43 @@ is the median time of a batch beyond the engine's latency times the number of tu
 that product. `failures` are rollouts that did not make all calls with the right outputs, as the
 contender or the engine saw it. Of repeated rows, the one with the median CPU time is kept, with the
 failures of all.
+
+In the headline, CPU is that of the contender's own process, and `_host_` includes sandboxes and
+commands. Ratios are ours over theirs, with process sandboxes, which isolate as little as the others
+do, unless their name says more. `best_peer` is the installable peer with the least CPU; the loop of
+mini-swe-agent around a model client written here, its leanest form, has a ratio of its own. With
+100 ms per call the commands alone keep both cores busy for longer than the engine takes, so one
+load has 1 s, as models take.
 """
 
-import argparse
-import os
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import result
-from bench.load import contenders
+from bench import frame
+from bench.load import contenders, engine_process
 from bench.load.contenders import Measure
-from bench.load.headline import (
-    APPTAINER,
-    BUBBLEWRAP,
-    FLOOR,
-    LATENCY_MS,
-    LITELLM,
-    OURS,
-    THIN,
-    THINKING_LATENCY_MS,
-    VERIFIERS,
-    headline,
-)
 from bench.load.meter import Measured, quantile, report
 from bench.load.ours import Kind
 from bench.load.workload import MODEL_CALLS
-from bench.plots.drawing import redraw
 from bench.tools.rungs import sif
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
-Row = dict[str, object]
-
+FLOOR, THIN = "floor", "mini-swe-agent, thin model"
+OURS, BUBBLEWRAP, APPTAINER = "ours, process", "ours, bubblewrap", "ours, apptainer"
+LITELLM, VERIFIERS = "mini-swe-agent, LiteLLM", "verifiers"
 VOCAB_SIZE = 1024
+BUSY, LATENCY_MS, THINKING_LATENCY_MS = 64, 100, 1000
 MIN_ROLLOUTS = 128
 """Rollouts that a row should have: smaller loads take several batches."""
+FIGURES = (
+    *("rollouts_per_s", "cpu_ms", "children_ms", "rss_mb", "added_ms_p50", "added_ms_p95"),
+    *("lag_ms_p50", "lag_ms_p99", "wall_overhead"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,6 @@ FULL: dict[Load, Sequence[str]] = {
     Load(256): EVERYONE,
     Load(1024): (FLOOR, OURS),
 }
-QUICK: dict[Load, Sequence[str]] = {Load(16): KINDS}
 
 
 def measures(directory: Path) -> dict[str, Measure]:
@@ -93,36 +87,19 @@ def measures(directory: Path) -> dict[str, Measure]:
     }
 
 
-def run(plan: dict[Load, Sequence[str]], directory: Path) -> list[Row]:
-    model = directory / "model"
-    build_tiny_model(model, vocab_size=VOCAB_SIZE)
-    measure = measures(directory)
-    rows = []
-    for load, names in plan.items():
-        rounds = [
-            {name: measure_row(name, measure[name], load, model) for name in names}
-            for _ in range(load.rounds)
-        ]
-        rows += [_typical([one[name] for one in rounds]) for name in names]
-    return rows
-
-
-def measure_row(name: str, measure: Measure, load: Load, model: Path) -> Row:
-    with contenders.engine(model, load.latency_ms) as engine:
+def measure_row(name: str, measure: Measure, load: Load, model: Path, _: int) -> frame.Row:
+    with engine_process.engine(model, load.latency_ms) as engine:
         measured = measure(engine, load.at_once, load.batches)
         seen = report(engine)
-    row = _row(name, load, measured, seen)
-    print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    return row
-
-
-def _row(name: str, load: Load, measured: Measured, seen: dict[str, Any]) -> Row:
     rollouts = load.at_once * load.batches
-    row: Row = {"who": name, "at_once": load.at_once, "latency_ms": load.latency_ms}
     failures = max(measured.failures, rollouts - seen["complete"])
-    if not measured.walls_s:
-        return {**row, **dict.fromkeys(FIGURES), "failures": failures}
-    ideal_s = MODEL_CALLS * load.latency_ms / 1e3
+    figures = _figures(load, measured, seen) if measured.walls_s else dict.fromkeys(FIGURES)
+    at = {"who": name, "at_once": load.at_once, "latency_ms": load.latency_ms}
+    return {**at, **figures, "failures": failures}
+
+
+def _figures(load: Load, measured: Measured, seen: dict[str, Any]) -> frame.Row:
+    rollouts = load.at_once * load.batches
     turns = rollouts * MODEL_CALLS
     figures = (
         rollouts / sum(measured.walls_s),
@@ -133,39 +110,68 @@ def _row(name: str, load: Load, measured: Measured, seen: dict[str, Any]) -> Row
         quantile(seen["gaps_ms"], 0.95),
         measured.lag_p50_ms,
         measured.lag_p99_ms,
-        median(measured.walls_s) / ideal_s - 1,
+        median(measured.walls_s) / (MODEL_CALLS * load.latency_ms / 1e3) - 1,
     )
     rounded = (None if figure is None else round(figure, 3) for figure in figures)
-    return {**row, **dict(zip(FIGURES, rounded, strict=True)), "failures": failures}
+    return dict(zip(FIGURES, rounded, strict=True))
 
 
-FIGURES = (
-    *("rollouts_per_s", "cpu_ms", "children_ms", "rss_mb", "added_ms_p50", "added_ms_p95"),
-    *("lag_ms_p50", "lag_ms_p99", "wall_overhead"),
-)
+def measure(quick: bool) -> frame.Found:
+    """The quick form has no peers: their environment takes minutes to make."""
+    plan = {Load(16): (FLOOR, OURS, BUBBLEWRAP)} if quick else FULL
+    rows: list[frame.Row] = []
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        model = Path(name) / "model"
+        build_tiny_model(model, vocab_size=VOCAB_SIZE)
+        all_measures = measures(Path(name))
+        for load, names in plan.items():
+            turns = {
+                who: partial(measure_row, who, all_measures[who], load, model) for who in names
+            }
+            for repeated in frame.alternate(turns, load.rounds).values():
+                failures = sum(row["failures"] for row in repeated)
+                rows.append(frame.middle(repeated, "cpu_ms") | {"failures": failures})
+    return frame.Found(rows, {} if quick else headline(rows))
 
 
-def _typical(rows: Sequence[Row]) -> Row:
-    def cpu_ms(row: Row) -> float:
-        return float("inf") if row["cpu_ms"] is None else float(str(row["cpu_ms"]))
+def headline(rows: Sequence[frame.Row]) -> frame.Row:
+    def figure(who: str, column: str, at_once: int = BUSY, latency_ms: int = LATENCY_MS) -> Any:
+        return frame.find(rows, who=who, at_once=at_once, latency_ms=latency_ms)[column]
 
-    failures = sum(int(str(row["failures"])) for row in rows)
-    return {**sorted(rows, key=cpu_ms)[len(rows) // 2], "failures": failures}
+    def host_cpu(who: str) -> float:
+        return float(figure(who, "cpu_ms") + figure(who, "children_ms"))
+
+    cpu = {who: figure(who, "cpu_ms") for who in KINDS}
+    peers = (LITELLM, VERIFIERS)
+    best_peer = min(peers, key=cpu.__getitem__)
+    best_host = min(map(host_cpu, peers))
+    kinds = {_slug(who): who for who in (OURS, BUBBLEWRAP, APPTAINER)}
+    ratios = {
+        "floor_cpu_ratio": cpu[OURS] / cpu[FLOOR],
+        "best_peer_cpu_ratio": cpu[OURS] / cpu[best_peer],
+        **{f"{_slug(peer)}_cpu_ratio": cpu[OURS] / cpu[peer] for peer in (*peers, THIN)},
+        **{f"floor_host_cpu_ratio_{k}": host_cpu(w) / host_cpu(FLOOR) for k, w in kinds.items()},
+        **{f"best_peer_host_cpu_ratio_{k}": host_cpu(w) / best_host for k, w in kinds.items()},
+    }
+    return {
+        "cpu_ms_per_turn_at_64": cpu[OURS],
+        **{name: round(ratio, 3) for name, ratio in ratios.items()},
+        "rss_mb_at_256": figure(OURS, "rss_mb", 256),
+        "failures_at_1024": figure(OURS, "failures", 1024),
+        "wall_overhead_at_64": figure(OURS, "wall_overhead"),
+        "floor_wall_overhead_at_64": figure(FLOOR, "wall_overhead"),
+        **{
+            f"{_slug(who)}_wall_overhead_at_64_latency_1s": figure(
+                who, "wall_overhead", latency_ms=THINKING_LATENCY_MS
+            )
+            for who in (FLOOR, OURS, BUBBLEWRAP, APPTAINER)
+        },
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="16 rollouts, as a check")
-    quick = parser.parse_args().quick
-    started = time.monotonic()
-    print(f"load of this machine before: {os.getloadavg()[0]:.1f}", flush=True)
-    with TemporaryDirectory(prefix="prorl-bench-") as directory:
-        rows = run(QUICK if quick else FULL, Path(directory))
-    print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
-    if not quick:
-        result.write("load", rows, headline(rows))
-        redraw("load")
+def _slug(name: str) -> str:
+    return name.replace(", ", "_").replace(" ", "_").replace("-", "_").lower()
 
 
 if __name__ == "__main__":
-    main()
+    frame.run("load", {"load": measure})

@@ -2,22 +2,26 @@
 
 import os
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from bench.load.agent import LoadAgent
+from bench.load.engine_process import engine as stub_engine
 from bench.load.meter import Measured, machine_cpu_s, own_cpu_s, peak_rss_mb, report
 from bench.load.workload import MODEL_CALLS, SYSTEM, TASK, TOOL_TURNS, is_output
 from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.schemas import Group, Limits, Message, Rollout, Task
 
 GROUP_SIZE = 8
 WAIT_S = 900.0
 SETTLE_S = 0.5
 """Seconds for the last sandboxes to end, and for others to start in their place."""
-
+AT_ONCE, BATCHES, VOCAB_SIZE = 64, 4, 1024
 MESSAGES = [Message(role="system", content=SYSTEM), Message(role="user", content=TASK)]
 
 
@@ -28,16 +32,13 @@ class Kind:
 
 
 def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Measured:
-    options = [
-        *("--agent", f"{LoadAgent.__module__}:{LoadAgent.__qualname__}"),
-        *("--sandbox", kind.sandbox, "--run-workers", str(n)),
-    ]
+    options = [*agent_options(LoadAgent), "--sandbox", kind.sandbox, "--run-workers", str(n)]
     measured = Measured()
     with local.service([engine], log=log, options=options) as service:
         with RolloutClient(service.url) as client:
             run(client, kind, 1)
             report(engine)
-            own_s, machine_s = process_cpu_s(service.pid), machine_cpu_s() - own_cpu_s()
+            own_s, machine_s = cpu_s(service.pid), machine_cpu_s() - own_cpu_s()
             for _ in range(batches):
                 started = time.perf_counter()
                 rollouts = run(client, kind, n)
@@ -47,18 +48,42 @@ def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Meas
                 measured.lag_p50_ms = lags.get("lag_p50_ms")
                 measured.lag_p99_ms = lags.get("lag_p99_ms")
             time.sleep(SETTLE_S)
-        measured.own_cpu_s = process_cpu_s(service.pid) - own_s
+        measured.own_cpu_s = cpu_s(service.pid) - own_s
         measured.machine_cpu_s = machine_cpu_s() - own_cpu_s() - machine_s
         measured.peak_rss_mb = peak_rss_mb(service.pid)
     return measured
 
 
-def turn_cpu_ms(client: RolloutClient, kind: Kind, pid: int, n: int, batches: int) -> float:
-    """Returns the CPU milliseconds that the service's process takes for a turn."""
-    before = process_cpu_s(pid)
-    for _ in range(batches):
-        assert all(map(is_complete, run(client, kind, n)))
-    return 1e3 * (process_cpu_s(pid) - before) / (n * batches * MODEL_CALLS)
+def agent_options(agent: type[LoadAgent]) -> tuple[str, str]:
+    return "--agent", f"{agent.__module__}:{agent.__qualname__}"
+
+
+def turn_ms(
+    directory: Path,
+    *options: str,
+    latency_ms: int,
+    agent: type[LoadAgent] = LoadAgent,
+    beside: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> float:
+    """Runs a service with a journal and these options under 64 rollouts. Returns the CPU
+    milliseconds that its process takes for a turn. `beside`: context for its URL meanwhile."""
+    directory.mkdir()
+    build_tiny_model(directory / "model", vocab_size=VOCAB_SIZE)
+    given = [*agent_options(agent), "--sandbox", "process", "--run-workers", str(AT_ONCE)]
+    given += ["--journal", str(directory / "journal.sqlite"), *options]
+    kind = Kind("process")
+    with (
+        stub_engine(directory / "model", latency_ms) as engine,
+        local.service([engine], log=directory / "service.log", options=given) as service,
+        RolloutClient(service.url) as client,
+    ):
+        run(client, kind, AT_ONCE)
+        with beside(service.url):
+            before = cpu_s(service.pid)
+            for _ in range(BATCHES):
+                assert all(map(is_complete, run(client, kind, AT_ONCE)))
+            used_s = cpu_s(service.pid) - before
+    return round(1e3 * used_s / (AT_ONCE * BATCHES * MODEL_CALLS), 3)
 
 
 def run(client: RolloutClient, kind: Kind, n: int) -> list[Rollout]:
@@ -83,7 +108,7 @@ def is_complete(rollout: Rollout) -> bool:
     return len(turns) == MODEL_CALLS and len(outputs) == TOOL_TURNS
 
 
-def process_cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Returns CPU seconds of all threads of a process, without those of its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -2,35 +2,30 @@
 sandbox holds."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import ClassVar
 
-from bench.load import contenders, ours
+from bench import frame
 from bench.load.agent import LoadAgent
+from bench.load.ours import turn_ms
 from bench.tools import rungs
-from prorl_service import local
 from prorl_service.agents.base import Restores
-from prorl_service.client import RolloutClient
-from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.pipeline.keeping import MAX_LAYER_BYTES
 from prorl_service.sandbox.layer_files import LayerFiles
 
-AT_ONCE = 64
-BATCHES = 4
-LATENCY_MS = 100
-VOCAB_SIZE = 1024
-SAVINGS = 20
+ROUNDS, LATENCY_MS = 5, 100
+SAVINGS, QUICK_SAVINGS = 20, 2
 FILES, FILE_KB = 50, 40
 """Contents of a sandbox when it is saved: 2 MB."""
 WRITE = f"for i in $(seq {FILES}); do head -c {FILE_KB}K /dev/urandom > $i; done"
 SAVED = {
-    "ours, bubblewrap": "saving of 50 files, 2 MB, in bubblewrap",
-    "ours, apptainer SIF": "saving of 50 files, 2 MB, on a SIF",
+    rungs.BUBBLEWRAP: "saving of 50 files, 2 MB, in bubblewrap",
+    rungs.SIF: "saving of 50 files, 2 MB, on a SIF",
 }
-
-Row = dict[str, object]
 
 
 class KeepsTurns(LoadAgent):
@@ -39,66 +34,51 @@ class KeepsTurns(LoadAgent):
     restores: ClassVar[Restores] = "conversation"
 
 
-AGENTS: dict[str, type[LoadAgent]] = {"without_ms": LoadAgent, "kept_ms": KeepsTurns}
-
-
-def cpu(directory: Path, rounds: int) -> list[Row]:
-    """Returns the CPU milliseconds of a turn of each agent, each round and the medians last."""
-    model = directory / "model"
-    build_tiny_model(model, vocab_size=VOCAB_SIZE)
-    rows: list[Row] = []
-    for number in range(rounds):
-        took = {
-            name: _cpu_ms(directory / f"{name}{number}", model, agent)
-            for name, agent in AGENTS.items()
-        }
-        rows.append(_row(f"CPU of a turn, round {number + 1}", took))
-        print(rows[-1], flush=True)
-    medians = {name: median(float(str(row[name])) for row in rows) for name in AGENTS}
-    return [*rows, _row("CPU of a turn, median", medians)]
-
-
-def _row(what: str, took_ms: dict[str, float]) -> Row:
-    ratio = took_ms["kept_ms"] / took_ms["without_ms"]
-    rounded = {name: round(ms, 3) for name, ms in took_ms.items()}
-    return {"what": what, **rounded, "ratio": round(ratio, 3)}
-
-
-def _cpu_ms(directory: Path, model: Path, agent: type[LoadAgent]) -> float:
-    directory.mkdir()
-    options = [
-        *("--agent", f"{agent.__module__}:{agent.__qualname__}"),
-        *("--sandbox", "process", "--run-workers", str(AT_ONCE)),
-        *("--journal", str(directory / "journal.sqlite")),
+def cpu(quick: bool) -> frame.Found:
+    with TemporaryDirectory() as name:
+        took = frame.alternate(
+            {
+                agent.__name__: partial(_turn_ms, Path(name), agent)
+                for agent in (LoadAgent, KeepsTurns)
+            },
+            1 if quick else ROUNDS,
+        )
+    without, kept = took.values()
+    rows = [
+        {"what": f"CPU of a turn, round {n + 1}", "without_ms": a, "kept_ms": b}
+        for n, (a, b) in enumerate(zip(without, kept, strict=True))
     ]
-    kind = ours.Kind("process")
-    with (
-        contenders.engine(model, LATENCY_MS) as engine,
-        local.service([engine], log=directory / "service.log", options=options) as service,
-        RolloutClient(service.url) as client,
-    ):
-        ours.run(client, kind, AT_ONCE)
-        return ours.turn_cpu_ms(client, kind, service.pid, AT_ONCE, BATCHES)
+    ratio = round(median(kept) / median(without), 3)
+    return frame.Found(rows, {"cpu_ratio": ratio})
 
 
-async def savings(directory: Path) -> list[Row]:
+def _turn_ms(directory: Path, agent: type[LoadAgent], number: int) -> float:
+    return turn_ms(directory / f"{agent.__name__}{number}", latency_ms=LATENCY_MS, agent=agent)
+
+
+def saving(quick: bool) -> frame.Found:
+    with TemporaryDirectory() as name:
+        rows = asyncio.run(_savings(Path(name), QUICK_SAVINGS if quick else SAVINGS))
+    return frame.Found(rows, {"snapshot_ms_p50": rows[0]["p50_ms"]})
+
+
+async def _savings(directory: Path, times: int) -> list[frame.Row]:
     """Returns the milliseconds to save a sandbox of 2 MB, of each kind that can be saved."""
-    rows: list[Row] = []
+    rows: list[frame.Row] = []
     async with rungs.all_rungs() as kinds:
         for rung in kinds:
             if rung.name in SAVED:
-                took_ms = await _saving_ms(LayerFiles(directory), rung)
+                took_ms = await _saving_ms(LayerFiles(directory), rung, times)
                 p50_ms, most_ms = round(median(took_ms), 1), round(max(took_ms), 1)
                 rows.append({"what": SAVED[rung.name], "p50_ms": p50_ms, "most_ms": most_ms})
-                print(rows[-1], flush=True)
     return rows
 
 
-async def _saving_ms(layers: LayerFiles, rung: rungs.Rung) -> list[float]:
+async def _saving_ms(layers: LayerFiles, rung: rungs.Rung, times: int) -> list[float]:
     took_ms = []
     async with rungs.running(rung) as sandbox:
         await rungs.tool(sandbox, "bash", "command")(WRITE)
-        for _ in range(SAVINGS):
+        for _ in range(times):
             began = perf_counter()
             async with sandbox.suspended():
                 layer = await sandbox.save_layer(max_bytes=MAX_LAYER_BYTES)

@@ -6,47 +6,45 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
-from bench.resume.policy import LOST, TURNS, CountingEngine, Epoch, counting, group, outputs
+from bench import frame
+from bench.resume.policy import LOST, TURNS, CountingEngine, counting, group, outputs
 from prorl_service import local
 from prorl_service.agents.kept import KeptTurn
 from prorl_service.client import RolloutClient
 from prorl_service.pipeline.resuming import FILES_KEPT
 from prorl_service.schemas import Group, Rollout, RolloutState
+from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.rows import SweInstance
 
-WAIT_S = 1800.0
+KILLS, QUICK_KILLS = 20, 1
+KINDS = {"files": 40, "kernel": 16, "swe": 8}
+QUICK_KINDS = {"files": 4, "kernel": 4}
+INSTANCES = 2
+LATENCY_S, WAIT_S = 1.0, 1800.0
 PAUSE_S = (3.0, 12.0)
 """Bounds of the time from the start of a service to its kill, in seconds."""
+SAVE_EVERY_S = 0
+"""Rollouts of ten seconds are too short for the default of ten seconds."""
 MAX_ATTEMPTS = 20
 """More than the default: no rollout is to blame for these kills."""
 GROUP_SIZE = 4
 
 
 @dataclass(slots=True)
-class Measured:
-    kills: int = 0
-    rollouts: int = 0
-    lost: int = 0
-    """Rollouts that did not end as if nothing had happened."""
+class Kills:
+    """Counted while services are killed."""
+
+    count: int = 0
     twice: int = 0
     """Rollouts whose answer changed after they had ended."""
-    kept_share: float = 0.0
-    """Share of the turns sampled before a kill that were not sampled again after it."""
-    repeated: int = 0
-    turns: int = 0
-    resumed: int = 0
-    """Rollouts that continued after a kill at least once."""
-    resume_s_p50: float = 0.0
     bytes_per_token: float = 0.0
     layers_mb: float = 0.0
     """Most MB of saved sandboxes."""
-    left_bytes: int = 0
-    """Bytes of turns and sandboxes that are left when all have ended."""
-    problems: list[str] = field(default_factory=list)
 
 
 def groups_of(kinds: dict[str, int], instances: Sequence[SweInstance]) -> list[Group]:
@@ -59,75 +57,86 @@ def groups_of(kinds: dict[str, int], instances: Sequence[SweInstance]) -> list[G
     return made
 
 
-def measure(
-    directory: Path,
-    kills: int,
-    kinds: dict[str, int],
-    instances: Sequence[SweInstance],
-    *,
-    latency_s: float,
-    options: Sequence[str] = (),
-    seed: int = 0,
-) -> Measured:
-    measured = Measured()
+def measure(quick: bool) -> frame.Found:
+    kinds = QUICK_KINDS if quick else KINDS
+    instances = [] if quick else build_all(default_directory(), progress=print)[:INSTANCES]
     submitted = groups_of(kinds, instances)
-    with counting(directory / "model", latency_s, instances) as engine:
-        ended = _run(engine, directory, kills, submitted, options, random.Random(seed), measured)
-        for rollout in ended:
-            if problem := _problem(rollout, engine):
-                measured.problems.append(f"{rollout.rollout_id}: {problem}")
-        _count(measured, ended, engine.epochs)
-    measured.left_bytes = _kept(directory)[0] + _layers(directory)
-    return measured
+    counted = Kills()
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        directory = Path(name)
+        with counting(directory / "model", LATENCY_S, instances) as engine:
+            ended = _run(engine, directory, QUICK_KILLS if quick else KILLS, submitted, counted)
+            row = _row(engine, counted, ended)
+        row["left_bytes"] = _kept(directory)[0] + _layers(directory)
+    headline = {
+        "kills": row["kills"],
+        "turns_kept_share": round(row["kept_share"], 3),
+        "rollouts_lost": row["lost"],
+        "rollouts_twice": row["twice"],
+        "bytes_per_token": round(row["bytes_per_token"], 1),
+        "resume_s_p50": round(row["resume_s_p50"], 2),
+    }
+    return frame.Found([row], headline)
+
+
+def _row(engine: CountingEngine, counted: Kills, ended: Sequence[Rollout]) -> frame.Row:
+    """`lost`: rollouts that did not end as if nothing had happened. `left_bytes`: of turns and
+    sandboxes when all have ended."""
+    problems = [text for rollout in ended if (text := _problem(rollout, engine))]
+    print(*problems, sep="\n")
+    repeated = sum(epoch.repeated for epoch in engine.epochs)
+    waits = [s for epoch in engine.epochs for s in epoch.first_calls.values()]
+    return {
+        "kills": counted.count,
+        "rollouts": len(ended),
+        "lost": len(problems),
+        "twice": counted.twice,
+        "kept_share": 1 - repeated / max(1, sum(epoch.had for epoch in engine.epochs)),
+        "repeated": repeated,
+        "turns": len(ended) * TURNS,
+        "resumed": sum(bool(rollout.resumed) for rollout in ended),
+        "resume_s_p50": median(waits) if waits else 0.0,
+        "bytes_per_token": counted.bytes_per_token,
+        "layers_mb": counted.layers_mb,
+    }
 
 
 def _run(
-    engine: CountingEngine,
-    directory: Path,
-    kills: int,
-    submitted: Sequence[Group],
-    options: Sequence[str],
-    rng: random.Random,
-    measured: Measured,
+    engine: CountingEngine, directory: Path, kills: int, submitted: Sequence[Group], counted: Kills
 ) -> list[Rollout]:
+    rng = random.Random(0)
     ids = [one for group in submitted for one in group.rollout_ids()]
     answers: dict[str, Rollout] = {}
     per_token = []
     while True:
         engine.begin_epoch()
-        with _service(engine, directory, options) as service:
+        with _service(engine, directory) as service:
             with RolloutClient(service.url) as client:
-                _compare(client.submit(submitted), answers, measured)
-                if measured.kills == kills:
+                for now in client.submit(submitted):
+                    if now.is_terminal:
+                        counted.twice += answers.setdefault(now.rollout_id, now) != now
+                if counted.count == kills:
                     return [*client.stream(ids, timeout_s=WAIT_S)]
                 time.sleep(rng.uniform(*PAUSE_S))
             service.kill()
-        measured.kills += 1
+        counted.count += 1
         size, tokens = _kept(directory)
         if tokens:
             per_token.append(size / tokens)
-            measured.bytes_per_token = median(per_token)
-        measured.layers_mb = max(measured.layers_mb, _layers(directory) / 1e6)
+            counted.bytes_per_token = median(per_token)
+        counted.layers_mb = max(counted.layers_mb, _layers(directory) / 1e6)
 
 
 @contextmanager
-def _service(
-    engine: CountingEngine, directory: Path, options: Sequence[str]
-) -> Iterator[local.LocalProcess]:
-    journal = ["--journal", str(directory / "journal.sqlite"), "--resume"]
-    sandbox = ["--sandbox", "bubblewrap", "--init-workers", "16"]
-    with local.service(
-        [engine.url],
-        log=directory / "service.log",
-        options=[*journal, *sandbox, "--max-attempts", str(MAX_ATTEMPTS), *options],
-    ) as running:
+def _service(engine: CountingEngine, directory: Path) -> Iterator[local.LocalProcess]:
+    options = [
+        *("--journal", str(directory / "journal.sqlite"), "--resume"),
+        *("--sandbox", "bubblewrap", "--init-workers", "16"),
+        *("--max-attempts", str(MAX_ATTEMPTS), "--save-every-s", str(SAVE_EVERY_S)),
+    ]
+    log = directory / "service.log"
+    with local.service([engine.url], log=log, options=options) as running:
         yield running
-
-
-def _compare(now: Sequence[Rollout], answers: dict[str, Rollout], measured: Measured) -> None:
-    for rollout in now:
-        if rollout.is_terminal and answers.setdefault(rollout.rollout_id, rollout) != rollout:
-            measured.twice += 1
 
 
 def _problem(rollout: Rollout, engine: CountingEngine) -> str:
@@ -157,17 +166,6 @@ def _told(rollout: Rollout) -> str:
         if text != str(number + 1) and not (may_be_lost and text == LOST):
             return f"output {number} is {output!r}"
     return ""
-
-
-def _count(measured: Measured, ended: Sequence[Rollout], epochs: Sequence[Epoch]) -> None:
-    measured.rollouts = len(ended)
-    measured.lost = len(measured.problems)
-    measured.turns = len(ended) * TURNS
-    measured.repeated = sum(epoch.repeated for epoch in epochs)
-    measured.kept_share = 1 - measured.repeated / max(1, sum(epoch.had for epoch in epochs))
-    measured.resumed = sum(bool(rollout.resumed) for rollout in ended)
-    waits = [s for epoch in epochs for s in epoch.first_calls.values()]
-    measured.resume_s_p50 = median(waits) if waits else 0.0
 
 
 def _kept(directory: Path) -> tuple[int, int]:

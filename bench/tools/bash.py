@@ -4,12 +4,12 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from bench.frame import Found
 from bench.tools import rungs, tmux
 from bench.tools.instances import exec_into_instance
 from bench.tools.shells import Run, host_shells, process_per_command
-from bench.tools.timing import Action, Effort, Row, finished, row, take_turns
+from bench.tools.timing import Action, compared, finished, p50, ratio
 
-PART = "bash"
 LINE = "7" * 99
 HEREDOC = "".join(f"{n} a 'line' of \"text\" with $signs and \\ in it\n" for n in range(40))
 HEREDOC_FILE = Path("/tmp/prorl-bench-heredoc")
@@ -21,12 +21,11 @@ COMMANDS = {
     "heredoc": f"cat > {HEREDOC_FILE} <<'EOF'\n{HEREDOC}EOF",
 }
 SEVENS = {"100 KB": 99_000, "1 MB": 990_000}
-
 POLLED, CONTROL = "tmux as OpenHands", "tmux control mode"
 FLOOR, BLOCKING_FLOOR = "bare pty on the event loop", "bare pty, blocking"
 
 
-async def measure(effort: Effort) -> list[Row]:
+async def measure(quick: bool) -> Found:
     async with AsyncExitStack() as stack:
         stack.callback(HEREDOC_FILE.unlink, missing_ok=True)
         runs = _others(stack)
@@ -37,8 +36,17 @@ async def measure(effort: Effort) -> list[Row]:
             for what, command in COMMANDS.items():
                 _check(who, what, await finished(run(command)))
                 actions[who, what] = partial(run, command)
-        times = await take_turns(actions, effort)
-    return [row(PART, who, what, times[who, what]) for who, what in actions]
+        rows = await compared(actions, quick)
+    true = {who: p50(rows, who, "true") for who in runs}
+    ours = true[rungs.SIF]
+    headline = {
+        "bash_apptainer_p50_ms": ours,
+        "bash_vs_tmux_ratio": ratio(true[POLLED], ours),
+        "bash_vs_tmux_best_ratio": ratio(true[CONTROL], ours),
+        "bash_vs_pty_floor_ratio": ratio(ours, true[FLOOR]),
+        "bash_vs_blocking_pty_ratio": ratio(ours, true[BLOCKING_FLOOR]),
+    }
+    return Found(rows, headline)
 
 
 def _others(stack: AsyncExitStack) -> dict[str, Run]:

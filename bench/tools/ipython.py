@@ -4,10 +4,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
 
+from bench.frame import Found
 from bench.tools import kernels, rungs
-from bench.tools.timing import Action, Effort, Row, row, take_turns
+from bench.tools.timing import Action, compared, p50, ratio
 
-PART = "ipython"
 GATEWAY, GATEWAY_QUICK = "kernel gateway", "kernel gateway, no delayed ACK"
 CODES = {
     "1+1": "1+1",
@@ -21,26 +21,27 @@ EXPECTED = {
 }
 
 
-async def measure(effort: Effort) -> list[Row]:
+async def measure(quick: bool) -> Found:
     async with AsyncExitStack() as stack:
         runs = {
-            who: await stack.enter_async_context(kernels.gateway(acknowledge_at_once=quick))
-            for who, quick in ((GATEWAY, False), (GATEWAY_QUICK, True))
+            who: await stack.enter_async_context(kernels.gateway(acknowledge_at_once=at_once))
+            for who, at_once in ((GATEWAY, False), (GATEWAY_QUICK, True))
         }
-        runs |= {
-            "jupyter_client": await stack.enter_async_context(kernels.direct()),
-        }
+        runs["jupyter_client"] = await stack.enter_async_context(kernels.direct())
         for name, sandbox in (await rungs.enter_all(stack)).items():
             runs[name] = rungs.tool(sandbox, "ipython", "code")
         actions: dict[tuple[str, str], Action] = {}
         for who, run in runs.items():
             for what, code in CODES.items():
-                try:
-                    output = await asyncio.wait_for(run(code), kernels.ANSWER_TIMEOUT_S)
-                except TimeoutError:
-                    raise RuntimeError(f"{who}: no answer to {what}") from None
+                output = await asyncio.wait_for(run(code), kernels.ANSWER_TIMEOUT_S)
                 if output.strip() != EXPECTED[what]:
                     raise RuntimeError(f"{who}: {what} gave {output[:200]!r}")
                 actions[who, what] = partial(run, code)
-        times = await take_turns(actions, effort)
-    return [row(PART, who, what, times[who, what]) for who, what in actions]
+        rows = await compared(actions, quick)
+    ours = p50(rows, rungs.SIF, "1+1")
+    headline = {
+        "ipython_p50_ms": ours,
+        "ipython_vs_gateway_ratio": ratio(p50(rows, GATEWAY, "1+1"), ours),
+        "ipython_vs_gateway_no_delayed_ack_ratio": ratio(p50(rows, GATEWAY_QUICK, "1+1"), ours),
+    }
+    return Found(rows, headline)

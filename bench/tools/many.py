@@ -13,32 +13,40 @@ from functools import partial
 
 import psutil
 
+from bench.frame import Found, Row, find
 from bench.tools import rungs
 from bench.tools.rungs import Rung
-from bench.tools.timing import Action, Effort, Row, row, timed_ms
+from bench.tools.timing import Action, row, timed_ms
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 
-PART = "many"
-APPTAINER = "ours, apptainer SIF"
-AT_ONCE = (1, 64, 256)
+AT_ONCE, QUICK_AT_ONCE, BUSY = (1, 64, 256), (1, 16), 64
 LOADS = {"back to back": 0.0, "thinking": 0.1}
 """Mean seconds between two actions of a sandbox."""
-
+SECONDS, QUICK_SECONDS = 5.0, 1.0
 STARTING_AT_ONCE = 16
 
 
-async def measure(effort: Effort) -> list[Row]:
+async def measure(quick: bool) -> Found:
+    rows: list[Row] = []
     async with rungs.apptainer() as apptainer, BubblewrapProvider() as bubblewrap:
-        crowd_rungs = [
-            Rung(APPTAINER, apptainer, str(rungs.sif())),
-            Rung("ours, bubblewrap", bubblewrap),
+        kinds = [
+            Rung(rungs.SIF, apptainer, str(rungs.sif())),
+            Rung(rungs.BUBBLEWRAP, bubblewrap),
         ]
-        rows = []
-        for at_once in AT_ONCE:
-            for rung in crowd_rungs:
-                rows += await _crowd(rung, at_once, effort.crowd_s)
-    return rows
+        for at_once in QUICK_AT_ONCE if quick else AT_ONCE:
+            for rung in kinds:
+                rows += await _crowd(rung, at_once, QUICK_SECONDS if quick else SECONDS)
+    if quick:
+        return Found(rows, {})
+    full, thinking = (
+        find(rows, who=rungs.SIF, what=load, at_once=BUSY)["p95_ms"] for load in LOADS
+    )
+    headline = {
+        "bash_apptainer_p95_ms_at_64": full,
+        "bash_apptainer_p95_ms_at_64_thinking": thinking,
+    }
+    return Found(rows, headline)
 
 
 async def _crowd(rung: Rung, at_once: int, seconds: float) -> list[Row]:
@@ -50,7 +58,7 @@ async def _crowd(rung: Rung, at_once: int, seconds: float) -> list[Row]:
         for load, think_s in LOADS.items():
             times, per_s = await _busy(actions, seconds, think_s)
             figures = {"at_once": at_once, "per_s": round(per_s, 1), "pss_mb": pss_mb}
-            rows.append(row(PART, rung.name, load, times, **figures))
+            rows.append(row(rung.name, load, times, **figures))
     return rows
 
 

@@ -1,26 +1,24 @@
-"""Our own sandboxes, from the least to the most isolated, and other ways to run the same image."""
+"""Our own sandboxes, from the least to the most isolated, and Apptainer's own command line."""
 
-import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider, ToolResult
-from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.host.zygotes import container_user
 from prorl_service.sandbox.kinds.apptainer import OPTIONS, ApptainerProvider
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
-from tests.sandbox.images.debian import debian_directory, debian_image
+from tests.sandbox.images.debian import debian_image
 
 LIMITS = SandboxLimits(output_bytes=2 << 20)
 """Limits that keep all output, as the others do."""
-
 TIMEOUT_S = 60.0
 CONTAINER_USER = container_user()
+SAME_OPTIONS, CONTAINED = list(OPTIONS), ["-C"]
+SIF, BUBBLEWRAP = "ours, apptainer SIF", "ours, bubblewrap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +40,8 @@ async def all_rungs() -> AsyncIterator[list[Rung]]:
     ):
         yield [
             Rung("ours, process", process),
-            Rung("ours, bubblewrap", bubblewrap),
-            Rung("ours, apptainer directory", provider, str(directory())),
-            Rung("ours, apptainer SIF", provider, str(sif())),
+            Rung(BUBBLEWRAP, bubblewrap),
+            Rung(SIF, provider, str(sif())),
         ]
 
 
@@ -90,28 +87,8 @@ def sif() -> Path:
     return debian_image()
 
 
-def directory() -> Path:
-    """Returns a directory image, whose files must belong to the user that containers run as."""
-    source = debian_directory()
-    if CONTAINER_USER is None:
-        return source
-    path = cache_root() / "bench" / source.name
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        subprocess.run(["cp", "-a", source, unfinished], check=True)
-        owner = f"{CONTAINER_USER}:{CONTAINER_USER}"
-        subprocess.run(["chown", "-hR", owner, unfinished], check=True)
-        unfinished.rename(path)
-    return path
-
-
 def bare_exec(image: Path | str, options: list[str]) -> list[str]:
     """Returns a command line of Apptainer that lacks only the program to run."""
     program = shutil.which("apptainer")
     assert program, "apptainer is not installed"
     return [program, "--silent", "exec", *options, str(image)]
-
-
-SAME_OPTIONS = list(OPTIONS)
-CONTAINED = ["-C"]

@@ -6,10 +6,7 @@ Each `run` blocks until the command has ended and returns its whole output.
 import asyncio
 import os
 import re
-import socket
-import struct
 import subprocess
-import sys
 import termios
 import tty
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,7 +19,6 @@ Run = Callable[[str], object]
 
 BASH = ["bash", "--norc", "--noprofile"]
 _READ_BYTES = 1 << 16
-_LENGTH = struct.Struct(">I")
 _MARK = "printf '\\036%d\\036' $?"
 _END = re.compile(rb"\x1e\d+\x1e$")
 
@@ -93,48 +89,6 @@ def pty_on_event_loop() -> Iterator[Callable[[str], Awaitable[bytes]]]:
         shell.close(force=True)
 
 
-@contextmanager
-def pty_behind_socket() -> Iterator[Run]:
-    """The floor with a process between, as in any server: command and answer go over a socket."""
-    ours, theirs = socket.socketpair()
-    with subprocess.Popen([sys.executable, "-m", __name__], stdin=theirs.fileno()):
-        theirs.close()
-
-        def run(command: str) -> bytes:
-            ours.sendall(command.encode())  # shorter than one read
-            (length,) = _LENGTH.unpack(ours.recv(_LENGTH.size, socket.MSG_WAITALL))
-            return ours.recv(length, socket.MSG_WAITALL)
-
-        with ours:
-            yield run
-
-
-def _serve_pty() -> None:
-    connection = socket.socket(fileno=0)
-    with bare_pty() as shell:
-        while command := connection.recv(_READ_BYTES):
-            output = shell(command.decode())
-            connection.sendall(_LENGTH.pack(len(output)) + output)
-
-
-@contextmanager
-def on_pipes() -> Iterator[Run]:
-    """bash that reads commands from a pipe: no terminal, so programs buffer and nothing prompts."""
-    with subprocess.Popen(
-        BASH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as shell:
-        assert shell.stdin
-        assert shell.stdout
-        commands, output = shell.stdin.fileno(), shell.stdout.fileno()
-
-        def run(command: str) -> bytes:
-            os.write(commands, f"{command}\n{_MARK}\n".encode())
-            return _read_to_mark(output)
-
-        yield run
-        shell.stdin.close()
-
-
 def _read_to_mark(fd: int) -> bytes:
     output = bytearray()
     while True:
@@ -187,12 +141,6 @@ def host_shells(stack: AsyncExitStack) -> dict[str, Run]:
     return {
         "bare pty, blocking": stack.enter_context(bare_pty()),
         "bare pty on the event loop": stack.enter_context(pty_on_event_loop()),
-        "bare pty behind a socket": stack.enter_context(pty_behind_socket()),
-        "bash on pipes": stack.enter_context(on_pipes()),
         "pexpect replwrap": stack.enter_context(pexpect_repl()),
         "bash -c each": process_per_command(["bash", "-c"]),
     }
-
-
-if __name__ == "__main__":
-    _serve_pty()

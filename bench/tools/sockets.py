@@ -16,36 +16,30 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 import aiohttp
 import httpx
 
+from bench.frame import Found
 from bench.tools.rungs import LIMITS, TIMEOUT_S
-from bench.tools.timing import Action, Effort, Row, row, take_turns
+from bench.tools.timing import Action, compared, p50, ratio
 from prorl_service.sandbox.host.rpc import Channel
 from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 
-PART = "sockets"
 UDS, TCP = "frames, UDS", "frames, TCP"
-PING = {"action": "ping", "args": {}}
+REQUEST = {"action": "ping", "args": {}}
 
 
-async def measure(effort: Effort) -> list[Row]:
+async def measure(quick: bool) -> Found:
     async with AsyncExitStack() as stack:
         actions: dict[tuple[str, str], Action] = {}
         for who, pair in ((UDS, socket.socketpair), (TCP, _tcp_pair)):
-            channel = await stack.enter_async_context(_served(*pair()))
-            actions[who, "ping"] = _ping(channel)
-            actions[who, "bash true"] = _true(channel)
+            actions[who, "ping"] = _ping(await stack.enter_async_context(_served(*pair())))
         for who, post in (await stack.enter_async_context(_http_clients())).items():
             actions[who, "ping"] = post
-        times = await take_turns(actions, effort)
-    return [row(PART, who, what, times[who, what]) for who, what in actions]
+        rows = await compared(actions, quick)
+    uds, tcp = (p50(rows, who, "ping") for who in (UDS, TCP))
+    return Found(rows, {"uds_vs_tcp_ratio": ratio(uds, tcp)})
 
 
 def _ping(channel: Channel) -> Action:
     return lambda: channel.request("ping", timeout_s=TIMEOUT_S)
-
-
-def _true(channel: Channel) -> Action:
-    arguments = {"command": "true"}
-    return lambda: channel.request("tool", timeout_s=TIMEOUT_S, name="bash", arguments=arguments)
 
 
 @asynccontextmanager
@@ -69,9 +63,8 @@ async def _served(ours: socket.socket, theirs: socket.socket) -> AsyncIterator[C
         ours.setblocking(False)
         channel = Channel(max_payload_bytes=1 << 20, why_lost=lambda: "the server has ended")
         loop = asyncio.get_running_loop()
-        connect = (
-            loop.create_unix_connection if ours.family == socket.AF_UNIX else loop.create_connection
-        )
+        is_unix = ours.family == socket.AF_UNIX
+        connect = loop.create_unix_connection if is_unix else loop.create_connection
         await connect(lambda: channel, sock=ours)
         try:
             yield channel
@@ -129,7 +122,7 @@ async def _http_clients() -> AsyncIterator[dict[str, Post]]:
 
 def _aiohttp_post(session: aiohttp.ClientSession) -> Post:
     async def post() -> object:
-        async with session.post("/execute_action", json=PING) as answer:
+        async with session.post("/execute_action", json=REQUEST) as answer:
             return await answer.json()
 
     return post
@@ -137,6 +130,6 @@ def _aiohttp_post(session: aiohttp.ClientSession) -> Post:
 
 def _httpx_post(client: httpx.AsyncClient) -> Post:
     async def post() -> object:
-        return (await client.post("/execute_action", json=PING)).json()
+        return (await client.post("/execute_action", json=REQUEST)).json()
 
     return post

@@ -1,8 +1,7 @@
 """Start times of sandboxes, one at a time and many at once.
 
 Everything is in the page cache. *Cold*: no container of the image runs. *Warm*: one does. *From the
-pool*: spares of the image are ready. Bare ones have run `true`; ours have answered, and have also
-run `true` in bash where their name says so.
+pool*: spares of the image are ready. Bare ones have run `true`; ours have answered.
 """
 
 import asyncio
@@ -17,21 +16,21 @@ from pathlib import Path
 from statistics import median
 from uuid import uuid4
 
+from bench.frame import Found
 from bench.tools import rungs
 from bench.tools.instances import instance_home, start_command, stop_all
 from bench.tools.rungs import CONTAINER_USER, Rung
 from bench.tools.shells import environment, run_process
-from bench.tools.timing import Effort, Row, row, timed_ms
+from bench.tools.timing import p50, ratio, row, timed_ms
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.sandbox.host.processes import Child
 from prorl_service.sandbox.kinds.bubblewrap import ISOLATION, BubblewrapProvider
 from prorl_service.sandbox.warm_pool import WarmPool
 
-PART = "start"
-COLD, WARM = "ours cold, SIF", "ours warm, SIF"
-POOL = "ours from the pool, SIF"
+COLD, WARM, POOL = "ours cold, SIF", "ours warm, SIF", "ours from the pool, SIF"
 SAME_EXEC = "apptainer exec, same options, SIF"
-
+ROUNDS, QUICK_ROUNDS = {1: 12, 16: 3, 64: 2}, {1: 2, 16: 1}
+"""Rounds, by the number of sandboxes started at once."""
 TURN_STARTS, TURN_S = 10, 0.4
 SPARES, POLL_S = 64, 0.005
 
@@ -40,23 +39,27 @@ Contender = Callable[[], AbstractAsyncContextManager[StartOne]]
 """Context of one batch: entering prepares it, untimed; leaving ends all that was started."""
 
 
-async def measure(effort: Effort) -> list[Row]:
+async def measure(quick: bool) -> Found:
     contenders = _contenders()
     rng = random.Random(0)
     rows = []
-    for at_once, rounds in effort.start_rounds.items():
+    for at_once, rounds in (QUICK_ROUNDS if quick else ROUNDS).items():
         each: dict[str, list[float]] = {who: [] for who in contenders}
         all_ms: dict[str, list[float]] = {who: [] for who in contenders}
-        for who in _shuffled_rounds(list(contenders), rounds, rng):
-            await _batches(who, contenders[who], at_once, each[who], all_ms[who])
+        for _ in range(rounds):
+            for who in rng.sample([*contenders], len(contenders)):
+                await _batches(who, contenders[who], at_once, each[who], all_ms[who])
         for who in contenders:
-            what, together = f"{at_once} at once", round(median(all_ms[who]), 2)
-            rows.append(row(PART, who, what, each[who], at_once=at_once, all_ms=together))
-    return rows
-
-
-def _shuffled_rounds(names: list[str], rounds: int, rng: random.Random) -> list[str]:
-    return [name for _ in range(rounds) for name in rng.sample(names, len(names))]
+            together = round(median(all_ms[who]), 2)
+            what = f"{at_once} at once"
+            rows.append(row(who, what, each[who], at_once=at_once, all_ms=together))
+    alone = {who: p50(rows, who, "1 at once") for who in contenders}
+    headline = {
+        "warm_start_p50_ms": alone[WARM],
+        "pool_start_p50_ms": alone[POOL],
+        "cold_start_vs_exec_ratio": ratio(alone[COLD], alone[SAME_EXEC]),
+    }
+    return Found(rows, headline)
 
 
 async def _batches(
@@ -67,8 +70,7 @@ async def _batches(
     async with contender() as start:
         end = time.perf_counter() + TURN_S
         for _ in range(TURN_STARTS):
-            starting = partial(_batch, start, at_once, each)
-            all_ms.append(await timed_ms(starting))
+            all_ms.append(await timed_ms(partial(_batch, start, at_once, each)))
             if at_once > 1 or "cold" in who or time.perf_counter() > end:
                 break
 
@@ -79,24 +81,16 @@ async def _batch(start: StartOne, at_once: int, each: list[float]) -> None:
 
 
 def _contenders() -> dict[str, Contender]:
-    sif, directory = rungs.sif(), rungs.directory()
-    bubblewrap = BubblewrapProvider()
+    sif = rungs.sif()
     return {
         SAME_EXEC: _exec(sif, rungs.SAME_OPTIONS),
-        "apptainer exec, same options, directory": _exec(directory, rungs.SAME_OPTIONS),
         "apptainer exec -C, SIF": _exec(sif, rungs.CONTAINED),
-        "apptainer exec -C, directory": _exec(directory, rungs.CONTAINED),
         "apptainer instance start, SIF": partial(_instances, sif),
-        COLD: partial(_ours, sif, keeper=False, first=_nothing),
-        "ours cold, SIF, and true": partial(_ours, sif, keeper=False, first=_true),
-        "ours cold, directory": partial(_ours, directory, keeper=False, first=_nothing),
-        WARM: partial(_ours, sif, keeper=True, first=_nothing),
-        "ours warm, SIF, and true": partial(_ours, sif, keeper=True, first=_true),
-        POOL: partial(_from_pool, sif, first=_nothing),
-        "ours from the pool, SIF, and true": partial(_from_pool, sif, first=_true),
+        COLD: partial(_ours, sif, keeper=False),
+        WARM: partial(_ours, sif, keeper=True),
+        POOL: partial(_from_pool, sif),
         "bare bwrap": partial(_bare, _bwrap_command(), None),
-        "ours, bubblewrap": partial(_sandboxes, Rung("", bubblewrap), _nothing),
-        "ours, bubblewrap, and true": partial(_sandboxes, Rung("", bubblewrap), _true),
+        rungs.BUBBLEWRAP: partial(_sandboxes, Rung("", BubblewrapProvider())),
     }
 
 
@@ -140,29 +134,18 @@ async def _instances(image: Path) -> AsyncIterator[StartOne]:
             stop_all(home)
 
 
-First = Callable[[Sandbox], Awaitable[object]]
-
-
-async def _nothing(sandbox: Sandbox) -> None:
-    pass
-
-
-async def _true(sandbox: Sandbox) -> None:
-    await rungs.tool(sandbox, "bash", "command")("true")
-
-
 @asynccontextmanager
-async def _ours(image: Path, *, keeper: bool, first: First) -> AsyncIterator[StartOne]:
+async def _ours(image: Path, *, keeper: bool) -> AsyncIterator[StartOne]:
     """`keeper`: a container of the image runs already, with one sandbox."""
     async with AsyncExitStack() as stack:
         rung = Rung("", await stack.enter_async_context(rungs.apptainer()), str(image))
         if keeper:
             await stack.enter_async_context(rungs.running(rung))
-        yield await stack.enter_async_context(_sandboxes(rung, first))
+        yield await stack.enter_async_context(_sandboxes(rung))
 
 
 @asynccontextmanager
-async def _from_pool(image: Path, *, first: First) -> AsyncIterator[StartOne]:
+async def _from_pool(image: Path) -> AsyncIterator[StartOne]:
     async with AsyncExitStack() as stack:
         pool = WarmPool(rungs.apptainer(), spares=SPARES)
         rung = Rung("", await stack.enter_async_context(pool), str(image))
@@ -170,18 +153,16 @@ async def _from_pool(image: Path, *, first: First) -> AsyncIterator[StartOne]:
         pool.prewarm([rung.image] * SPARES)
         while pool.counts()["warm"] != SPARES:  # noqa: ASYNC110 - the pool has no event
             await asyncio.sleep(POLL_S)
-        yield await stack.enter_async_context(_sandboxes(rung, first))
+        yield await stack.enter_async_context(_sandboxes(rung))
 
 
 @asynccontextmanager
-async def _sandboxes(rung: Rung, first: First) -> AsyncIterator[StartOne]:
+async def _sandboxes(rung: Rung) -> AsyncIterator[StartOne]:
     started: list[Sandbox] = []
 
     async def start() -> None:
-        sandbox = rung.new()
-        started.append(sandbox)
-        await sandbox.start()
-        await first(sandbox)
+        started.append(rung.new())
+        await started[-1].start()
 
     try:
         yield start

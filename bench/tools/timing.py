@@ -1,4 +1,4 @@
-"""Contenders that take turns, and the figures of their times."""
+"""Actions that take turns, and the figures of their times."""
 
 import inspect
 import random
@@ -8,25 +8,27 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import TypeVar
 
-Row = dict[str, object]
+from bench.frame import Row
+
 Key = TypeVar("Key", bound=Hashable)
 Action = Callable[[], Awaitable[object] | object]
 
 MIN_SAMPLES = {"p95_ms": 20, "p99_ms": 100}
 """Samples that a percentile needs; with fewer it is left out."""
+COLUMNS = ("who", "what", "at_once", "n", "p50_ms", "p95_ms", "p99_ms", "all_ms", "per_s", "pss_mb")
+"""Columns of a row. `all_ms`: until all of `at_once` were there. `pss_mb`: of each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Extent of a measurement. A turn ends after `turn_actions` or `turn_s`, whichever is first."""
+    """A turn ends after `turn_actions` or `turn_s`, whichever is first."""
 
-    rounds: int
-    turn_actions: int
-    turn_s: float
-    start_rounds: dict[int, int]
-    """Rounds, keyed by the number of sandboxes started at once."""
-    crowd_s: float
-    cycles: int
+    rounds: int = 12
+    turn_actions: int = 40
+    turn_s: float = 0.15
+
+
+QUICK = Effort(rounds=2, turn_actions=20, turn_s=0.05)
 
 
 async def take_turns(actions: Mapping[Key, Action], effort: Effort) -> dict[Key, list[float]]:
@@ -39,6 +41,12 @@ async def take_turns(actions: Mapping[Key, Action], effort: Effort) -> dict[Key,
         for key in order:
             times[key] += await _turn(actions[key], effort)
     return times
+
+
+async def compared(actions: Mapping[tuple[str, str], Action], quick: bool) -> list[Row]:
+    """Has actions take turns, each by its contender and what it does; returns their rows."""
+    times = await take_turns(actions, QUICK if quick else Effort())
+    return [row(who, what, times[who, what]) for who, what in actions]
 
 
 async def _turn(action: Action, effort: Effort) -> list[float]:
@@ -60,24 +68,22 @@ async def finished(result: object) -> object:
     return await result if inspect.isawaitable(result) else result
 
 
-def row(part: str, who: str, what: str, times_ms: Sequence[float], **more: object) -> Row:
-    """Makes one line of the results; None where a figure does not apply."""
+def row(who: str, what: str, times_ms: Sequence[float], **more: object) -> Row:
+    """Makes one line of the results, and prints it; None where a figure does not apply."""
     figures: Row = {"n": len(times_ms), "p50_ms": round(median(times_ms), 4)}
     cuts = quantiles(times_ms, n=100, method="inclusive") if len(times_ms) > 1 else []
     for name, cut in (("p95_ms", 94), ("p99_ms", 98)):
-        enough = len(times_ms) >= MIN_SAMPLES[name]
-        figures[name] = round(cuts[cut], 4) if enough else None
-    return complete(part=part, who=who, what=what, **figures, **more)
+        if len(times_ms) >= MIN_SAMPLES[name]:
+            figures[name] = round(cuts[cut], 4)
+    known = {"who": who, "what": what, **figures, **more}
+    print("  " + "  ".join(f"{key} {value}" for key, value in known.items()), flush=True)
+    return {column: known.get(column) for column in COLUMNS}
 
 
-COLUMNS = (
-    *("part", "who", "what", "at_once", "n", "p50_ms", "p95_ms", "p99_ms"),
-    *("all_ms", "per_s", "pss_mb", "count"),
-)
-"""Columns of a row. `all_ms`: until all of `at_once` were there. `pss_mb`: of each of them."""
+def p50(rows: Sequence[Row], who: str, what: str) -> float:
+    (found,) = (one["p50_ms"] for one in rows if (one["who"], one["what"]) == (who, what))
+    return float(found)
 
 
-def complete(**values: object) -> Row:
-    """Completes the row, and prints it: a long run should show its progress."""
-    print("  " + "  ".join(f"{key} {value}" for key, value in values.items()), flush=True)
-    return {column: values.get(column) for column in COLUMNS}
+def ratio(above: float, below: float) -> float:
+    return round(above / below, 3)

@@ -41,6 +41,7 @@ def _chosen(name: str, texts: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
 
 
 def _files(texts: Mapping[str, Any], row: SweInstance) -> Files:
+    shared = _DATA["texts"]
     known = {
         "SOURCE": row.source_file,
         "TESTS": row.file_of_tests,
@@ -49,9 +50,8 @@ def _files(texts: Mapping[str, Any], row: SweInstance) -> Files:
     }
 
     def filled(text: str) -> str:
-        return Template(Template(text).substitute(known, **_DATA["texts"])).substitute(
-            _DATA["texts"]
-        )
+        once = Template(text).substitute(known, **shared)
+        return Template(once).substitute(shared)
 
     return {
         filled(file): filled(f"+{text}" if file == "$SOURCE" else text) if text else None

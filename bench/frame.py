@@ -1,0 +1,177 @@
+"""The frame of every measurement: run its parts, compare contenders in turns, write, draw.
+
+A suite is its rows and the work alone. It ends with `frame.run("NAME", {"part": measure})`, which
+gives it arguments, bench/results/NAME.json, the tables that pages quote, and its pictures.
+"""
+
+import argparse
+import json
+import os
+import random
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, TypeVar
+
+from bench import pictures
+from recipes.common.versions import machine
+
+RESULTS = Path(__file__).parent / "results"
+BOOTSTRAPS = 4000
+
+Row = dict[str, Any]
+Result = TypeVar("Result")
+Name = TypeVar("Name", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a part has found. `headline` is flat."""
+
+    rows: Sequence[Row]
+    headline: Row
+    series: Row = field(default_factory=dict)
+    """What a picture shows beyond the rows; pages do not quote it."""
+
+
+Part = Callable[[bool], Found]
+"""Function that measures a part, or a little of it as a check."""
+
+
+def run(name: str, parts: Mapping[str, Part]) -> None:
+    """Measures the parts that are named, or all; the others keep their figures. Writes after each
+    part, and draws. With `--quick`, prints and writes nothing."""
+    parser = argparse.ArgumentParser(
+        description=sys.modules["__main__"].__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if len(parts) > 1:
+        parser.add_argument("part", nargs="*", choices=[*parts])
+    parser.add_argument("--quick", action="store_true", help="a little of it, as a check")
+    options = parser.parse_args()
+    named = getattr(options, "part", []) or [*parts]
+    content = _before(name) if set(named) != set(parts) else {}
+    for part in named:
+        began = time.monotonic()
+        print(f"{name}, {part}: load {_load()}", flush=True)
+        found = parts[part](options.quick)
+        print(f"{name}, {part}: took {time.monotonic() - began:.0f} s, load {_load()}", flush=True)
+        if options.quick:
+            _print_tables(found.rows)
+            print(found.headline)
+            continue
+        content = _merged(content, part, found, [*parts])
+        _write(name, content)
+        _print_tables(found.rows)
+    if not options.quick:
+        for path in pictures.draw_all(name, RESULTS):
+            print(f"drawn: {path}")
+
+
+def _before(name: str) -> Row:
+    file = RESULTS / f"{name}.json"
+    content: Row = json.loads(file.read_text()) if file.exists() else {}
+    return content
+
+
+def _merged(content: Row, part: str, found: Found, order: Sequence[str]) -> Row:
+    """Returns the content with what a part has found in place of what it had."""
+    rows = [dict(row) for row in found.rows]
+    if len(order) > 1:
+        rows = [row for row in content.get("rows", ()) if row["part"] != part]
+        rows += [{"part": part, **row} for row in found.rows]
+        rows.sort(key=lambda row: order.index(row["part"]))
+    return {
+        "headline": content.get("headline", {}) | found.headline,
+        "rows": rows,
+        "series": content.get("series", {}) | found.series,
+    }
+
+
+def _write(name: str, content: Row) -> None:
+    module = sys.modules["__main__"].__spec__
+    assert module is not None, "run it as `python -m`"
+    result = {
+        "command": shlex.join(["python", "-m", _of_package(module.name), *sys.argv[1:]]),
+        "machine": machine(),
+        "load": _load(),
+        **{key: value for key, value in content.items() if key != "series" or value},
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+    print(f"written to {path}")
+
+
+def _of_package(module: str) -> str:
+    return module.removesuffix(".__main__")
+
+
+def _load() -> float:
+    """Returns the load of the last minute, this process included."""
+    return round(os.getloadavg()[0], 2)
+
+
+def _print_tables(rows: Iterable[Row]) -> None:
+    for columns, alike in groupby(rows, key=tuple):
+        print("| " + " | ".join(columns) + " |")
+        print("|" + " --- |" * len(columns))
+        for row in alike:
+            print("| " + " | ".join(map(_cell, row.values())) + " |")
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def alternate(
+    contenders: Mapping[Name, Callable[[int], Result]], rounds: int
+) -> dict[Name, list[Result]]:
+    """Has contenders take turns, each round with another one first, so that other load on the
+    machine hinders all alike. Each gets the number of the round, from 0."""
+    found: dict[Name, list[Result]] = {name: [] for name in contenders}
+    order = [*contenders]
+    for number in range(rounds):
+        first = number % len(order)
+        for name in (*order[first:], *order[:first]):
+            found[name].append(contenders[name](number))
+            print(f"  round {number + 1}, {name}: {found[name][-1]} (load {_load()})", flush=True)
+    return found
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Returns the ratio of each round."""
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the 95 % interval of the median, by a bootstrap."""
+    rng = random.Random(0)
+    medians = [median(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAPS)]
+    cuts = quantiles(medians, n=40, method="inclusive")
+    return cuts[0], cuts[-1]
+
+
+def middle(rows: Sequence[Row], column: str) -> Row:
+    """Returns the row whose figure is the median; None counts as the largest."""
+
+    def figure(row: Row) -> float:
+        return float("inf") if row[column] is None else row[column]
+
+    return sorted(rows, key=figure)[len(rows) // 2]
+
+
+def find(rows: Iterable[Row], **wanted: object) -> Row:
+    """Returns the only row that has these values."""
+    (row,) = (row for row in rows if wanted.items() <= row.items())
+    return row
+
+
+def written(name: str) -> Row:
+    """Returns what a suite has written. Raises `FileNotFoundError`."""
+    content: Row = json.loads((RESULTS / f"{name}.json").read_text())
+    return content

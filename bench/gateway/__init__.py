@@ -1,1 +1,0 @@
-"""Harnesses of others behind the gateway: exactness, tokens, the service's cost for each call."""

@@ -123,19 +123,19 @@ def _give_idle_time() -> None:
 def page(_: bool) -> frame.Found:
     """Adds up all files of the page, as they are sent and as they are."""
     static = Path(str(STATIC))
-    names = [
-        str(file.relative_to(static))
-        for kind in ("js", "css")
-        for file in static.rglob(f"*.{kind}")
-    ]
+    files = [*static.rglob("*.js"), *static.rglob("*.css")]
+    names = [str(file.relative_to(static)) for file in files]
     sent = whole = vendor = 0
-    with TemporaryDirectory() as name, local.service([], log=Path(name, "log")) as service:
-        with httpx.Client(base_url=service.url) as http:
-            for path in ("/", *(f"/page/{one}" for one in names)):
-                answer = http.get(path).raise_for_status()
-                sent += answer.num_bytes_downloaded
-                whole += len(answer.content)
-                vendor += len(answer.content) if "/vendor/" in path else 0
+    with (
+        TemporaryDirectory() as directory,
+        local.service([], log=Path(directory, "log")) as service,
+        httpx.Client(base_url=service.url) as http,
+    ):
+        for path in ("/", *(f"/page/{one}" for one in names)):
+            answer = http.get(path).raise_for_status()
+            sent += answer.num_bytes_downloaded
+            whole += len(answer.content)
+            vendor += len(answer.content) if "/vendor/" in path else 0
     kb = {"transferred_kb": sent, "kb": whole, "third_party_kb": vendor}
     row = {"what": "page", "files": len(names) + 1}
     row |= {figure: round(size / 1e3, 1) for figure, size in kb.items()}
@@ -195,10 +195,8 @@ def _ended(rng: random.Random, group: Group, index: int, step: int) -> Rollout:
     (fate,) = rng.choices([*FATES.values()], SHARES)
     known = {"reward": round(rng.random(), 2), **fate}
     rollout = ended(group, index, version=step, created_at=_created_at(step), **known)  # type: ignore[arg-type]
-    reason = known.get("reason", FinishReason.FINISHED)
-    return rollout.model_copy(
-        update={"trajectory": _trajectory(rng, step, FinishReason(str(reason)))}
-    )
+    reason = FinishReason(str(known.get("reason", FinishReason.FINISHED)))
+    return rollout.model_copy(update={"trajectory": _trajectory(rng, step, reason)})
 
 
 def _trajectory(rng: random.Random, step: int, reason: FinishReason) -> Trajectory:
@@ -213,13 +211,18 @@ def _trajectory(rng: random.Random, step: int, reason: FinishReason) -> Trajecto
     call = ToolCallRecord(
         name="bash", arguments={"command": "ls"}, output="README.md\n" * 20, duration_s=0.1
     )
-    text, quarter = "I look at the files first. " * 10, half // 4
-    about = {"segment": 0, "text": text, "finish_reason": "stop", "tool_calls": [call]}
     turns = [
-        Turn.model_validate(
-            {**about, "start": at, "stop": at + quarter, "model_s": 2.5, "backend": "e"}
+        Turn(
+            segment=0,
+            start=start,
+            stop=start + half // 4,
+            text="I look at the files first. " * 10,
+            finish_reason="stop",
+            tool_calls=[call],
+            model_s=2.5,
+            backend="engine:8000",
         )
-        for at in range(0, half, quarter)
+        for start in range(0, half, half // 4)
     ]
     return Trajectory(segments=[segment], turns=turns, finish_reason=reason, sampling=Sampling())
 

@@ -23,6 +23,8 @@ from recipes.common.versions import machine
 
 RESULTS = Path(__file__).parent / "results"
 BOOTSTRAPS = 4000
+SHOWN = 400
+"""Characters of a turn's result that are printed."""
 
 Row = dict[str, Any]
 Result = TypeVar("Result")
@@ -139,7 +141,8 @@ def alternate(
         first = number % len(order)
         for name in (*order[first:], *order[:first]):
             found[name].append(contenders[name](number))
-            print(f"  round {number + 1}, {name}: {found[name][-1]} (load {_load()})", flush=True)
+            shown = str(found[name][-1])[:SHOWN]
+            print(f"  round {number + 1}, {name}: {shown} (load {_load()})", flush=True)
     return found
 
 

@@ -190,7 +190,10 @@ def _trl_dynamic_sampling(content: Content) -> Figure:
         curves = [row["curve"] for row in rows if row["dynamic"] is dynamic]
         for curve in curves:
             axes.plot(*zip(*curve, strict=True), color=color, alpha=0.35, linewidth=1)
-        points = [[median(at) for at in zip(*points, strict=True)] for points in zip(*curves)]
+        points = [
+            [median(at) for at in zip(*points, strict=True)]
+            for points in zip(*curves, strict=False)
+        ]
         axes.plot(*zip(*points, strict=True), "o-", color=color, markersize=4, linewidth=2.2)
         goal = median(row["seconds_to_0.8"] for row in rows if row["dynamic"] is dynamic)
         text = f"{name}:\n80 % after {goal:.0f} s, all steps {points[-1][0]:.0f} s"

@@ -1,6 +1,4 @@
-"""Measure all, or a little of all: `python -m bench.dapo [--quick]`.
-
-A whole run leaves bench/results/dapo.json and dapo.png; it takes about six minutes.
+"""Gain of dynamic sampling as a service over batches, refilling and re-queueing. Six minutes.
 
 A trainer draws T informative groups per step, trains, and loads weights. While it trains,
 synchronous batches and re-queueing idle, surplus to be thrown away runs to its end, and the groups
@@ -11,61 +9,120 @@ Figures of a row: `wasted`, `uninformative` and `left` are shares of the turns (
 groups that were cancelled, restarted or thrown away; of those that ended with all rewards equal; of
 those in flight at the end of the run, which a longer one would have used. `groups_per_min` counts
 all time, training too, and is what ratios are of; without pauses, turns made during them count all
-the same. `busy` is the share of RUN's workers at work, over all time; calls held while engines are
-lent count as work. Staleness is the number of policy versions between the newest and a group's
-oldest token when it was given. `turns_given` is the mean of the rollouts trained on: below that of
-the batches, short ones are favoured. `turn_ms` next to the mean latency of the engine shows how
-much this machine was in the way.
+the same. Rates are medians of the runs; all else is of all runs together. `busy` is the share of
+RUN's workers at work, over all time; calls held while engines are lent count as work. Staleness is
+the number of policy versions between the newest and a group's oldest token when it was given.
+`turns_given` is the mean of the rollouts trained on: below that of the batches, short ones are
+favoured. `turn_ms` next to the mean latency of the engine shows how much this machine was in the
+way. Ratios are medians over the seeds, to the better of the two sizes of batches. A length bias is
+the ratio of the mean turns given to that of the batches, which favour no length, minus 1.
 """
 
-import argparse
 import asyncio
-import sys
-import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 
-from bench import result
-from bench.dapo import headline, training
-from bench.dapo.contenders import CONTENDERS
-from bench.dapo.training import Run
+from bench import frame
+from bench.dapo import training, workload
+from bench.dapo.strategies import Batches, Fate, Refill, Service
+from bench.dapo.training import Make, Run
 from bench.dapo.workload import Plan
-from bench.plots.drawing import redraw
-from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.schemas import Group
 
-SEEDS = (1, 2, 3)
+SYNC = "synchronous, batches of T"
+SYNC_3T = "synchronous, batches of 3T"
+"""Size of the batches in verl's recipe of DAPO."""
+REFILL = "refill, surplus thrown away"
+REQUEUE = "refill, re-queue (ProRL Agent)"
+LENT = "ours, engines lent to training"
+OURS = "ours"
+SEEDS = 3
+Contender = Callable[[Plan, int, Iterator[Group]], Make]
+CONTENDERS: dict[str, Contender] = {
+    SYNC: lambda plan, _, tasks: lambda _, client: Batches(client, plan, tasks, plan.target),
+    SYNC_3T: lambda plan, _, tasks: lambda _, client: Batches(client, plan, tasks, 3 * plan.target),
+    REFILL: lambda plan, _, tasks: lambda _, client: Refill(client, plan, tasks, requeue=False),
+    REQUEUE: lambda plan, _, tasks: lambda _, client: Refill(client, plan, tasks, requeue=True),
+    LENT: lambda plan, seed, tasks: lambda url, _: Service(url, plan, tasks, seed, is_lent=True),
+    OURS: lambda plan, seed, tasks: lambda url, _: Service(url, plan, tasks, seed, is_lent=False),
+}
+Runs = Mapping[str, Sequence[Run]]
+"""Runs, keyed by contender, all in the same order of seeds."""
 
 
-def run(plan: Plan, seeds: Sequence[int], directory: Path) -> dict[str, list[Run]]:
-    model = directory / "model"
-    build_tiny_model(model)
-    runs = defaultdict[str, list[Run]](list)
-    for seed in seeds:
-        for name, contender in CONTENDERS.items():
-            log = directory / "service.log"
-            runs[name].append(asyncio.run(training.run(contender(plan, seed), plan, model, log)))
-            row = headline.row(name, runs[name][-1:])
-            print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    return dict(runs)
+def measure(quick: bool) -> frame.Found:
+    plan, seeds = (Plan(steps=2, target=4), 1) if quick else (Plan(), SEEDS)
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        build_tiny_model(Path(name) / "model")
+        turns = {who: partial(_run, make, plan, Path(name)) for who, make in CONTENDERS.items()}
+        runs = frame.alternate(turns, seeds)
+    rows = [row(name, own) for name, own in runs.items()]
+    return frame.Found(rows, headline(runs), {who: own[0].series() for who, own in runs.items()})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two steps, as a check")
-    quick = parser.parse_args().quick
-    started = time.monotonic()
-    with TemporaryDirectory(prefix="prorl-bench-") as directory:
-        plan, seeds = (Plan(steps=2, target=4), SEEDS[:1]) if quick else (Plan(), SEEDS)
-        runs = run(plan, seeds, Path(directory))
-    print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
-    if not quick:
-        rows = [headline.row(name, own) for name, own in runs.items()]
-        series = {name: own[0].series() for name, own in runs.items()}
-        result.write("dapo", rows, headline.headline(runs), series=series)
-        redraw("dapo")
+def _run(contender: Contender, plan: Plan, directory: Path, number: int) -> Run:
+    seed = number + 1
+    make = contender(plan, seed, workload.candidates(seed, plan.n))
+    return asyncio.run(training.run(make, plan, directory / "model", directory / "service.log"))
+
+
+def row(name: str, runs: Sequence[Run]) -> frame.Row:
+    given = [group for run in runs for group in run.given]
+    turns = sum((run.turns for run in runs), Counter[Fate]())
+    shares = {fate.value: round(turns[fate] / turns.total(), 3) for fate in Fate}
+    without_pauses = median(60 * len(run.given) / run.sampling_s for run in runs)
+    return {
+        "who": name,
+        "groups_per_min": round(median(map(_groups_per_min, runs)), 1),
+        "groups_per_min_without_pauses": round(without_pauses, 1),
+        **{fate: share for fate, share in shares.items() if fate != Fate.GIVEN},
+        "turns_per_group": round(turns.total() / len(given), 1),
+        "busy": round(fmean(busy for run in runs for _, busy in run.busy), 2),
+        "staleness_max": max(group.staleness for group in given),
+        "staleness_mean": round(fmean(group.staleness for group in given), 2),
+        "turns_given": round(_mean_turns_given(runs), 2),
+        "turn_ms": round(1e3 * sum(one.run_s for one in given) / sum(one.turns for one in given)),
+    }
+
+
+def _groups_per_min(run: Run) -> float:
+    return 60 * len(run.given) / run.wall_s
+
+
+def _mean_turns_given(runs: Sequence[Run]) -> float:
+    given = [group for run in runs for group in run.given]
+    return sum(group.turns for group in given) / sum(group.rollouts for group in given)
+
+
+def headline(runs: Runs) -> frame.Row:
+    rates = {name: [*map(_groups_per_min, own)] for name, own in runs.items()}
+    batches = [max(both) for both in zip(rates[SYNC], rates[SYNC_3T], strict=True)]
+
+    def ratio(of: str, others: Sequence[float]) -> float:
+        return round(median(frame.ratios(rates[of], others)), 2)
+
+    def length_bias(name: str) -> float:
+        return round(_mean_turns_given(runs[name]) / _mean_turns_given(runs[SYNC]) - 1, 3)
+
+    ours = row(OURS, runs[OURS])
+    return {
+        "informative_groups_per_min_vs_sync": ratio(OURS, batches),
+        "informative_groups_per_min_vs_requeue": ratio(OURS, rates[REQUEUE]),
+        "engines_lent_vs_sync": ratio(LENT, batches),
+        "engines_lent_vs_requeue": ratio(LENT, rates[REQUEUE]),
+        "wasted_turns_share": ours["wasted"],
+        "requeue_wasted_turns_share": row(REQUEUE, runs[REQUEUE])["wasted"],
+        "left_at_the_end_share": ours["left"],
+        "max_staleness_seen": ours["staleness_max"],
+        "length_bias": length_bias(OURS),
+        "requeue_length_bias": length_bias(REQUEUE),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    frame.run("dapo", {"dapo": measure})

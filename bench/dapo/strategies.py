@@ -103,12 +103,7 @@ class Refill:
     lends_engines = False
 
     def __init__(
-        self,
-        client: AsyncRolloutClient,
-        plan: Plan,
-        candidates: Iterator[Group],
-        *,
-        requeue: bool,
+        self, client: AsyncRolloutClient, plan: Plan, candidates: Iterator[Group], *, requeue: bool
     ) -> None:
         self._client = client
         self._plan = plan
@@ -211,19 +206,13 @@ class Service:
     """The sampler of the service, which carries over groups in flight."""
 
     def __init__(
-        self,
-        url: str,
-        plan: Plan,
-        candidates: Iterator[Group],
-        spec: SamplerSpec,
-        *,
-        seed: int,
-        lends_engines: bool,
+        self, url: str, plan: Plan, candidates: Iterator[Group], seed: int, *, is_lent: bool
     ) -> None:
-        self.lends_engines = lends_engines
+        self.lends_engines = is_lent
         self._client = RolloutClient(url)
         self._plan = plan
         self._seed = seed
+        spec = SamplerSpec(surplus="carry")
         self._sampler = SamplerClient(self._client, "s", spec, candidates)
 
     async def draw(self, step: int) -> list[list[Rollout]]:

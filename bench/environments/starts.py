@@ -3,12 +3,11 @@ Apptainer, in one run, in turns.
 
 *Cold*: the image is there, no container of it runs. *Warm*: one does; Harbor's has no such state,
 so that all its starts are cold. A start is `start` up to the end of `exec("true")`. Needs Harbor:
-run it in .venv-harbor (`python -m bench.environments.starts`, or `measured` from anywhere).
+`measured` runs this module in .venv-harbor.
 
 Harbor's environment installs a web server into each container at its start, from PyPI. Here the
 image has that server, which is its best case. As root without subordinate ids Apptainer refuses
-what that environment asks of it: there it is started as `nobody`, as our containers are. `NOT_RUN`
-says what else of Harbor runs on one machine, and why it could not be run.
+what that environment asks of it: there it is started as `nobody`, as our containers are.
 """
 
 import asyncio
@@ -41,17 +40,6 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups \\
 
 ROUNDS = 7
 WARM_STARTS = 10
-
-NOT_RUN = {
-    "docker, kata": "needs a Docker daemon",
-    "podman": "needs Podman and a compose frontend: not installed, and no subordinate ids",
-    "sbx": "needs Docker Desktop's command sbx",
-    "smol": "needs smolmachines, /dev/kvm and a registry of images",
-    "apple-container": "needs a Mac",
-    "opensandbox": "needs a server of its own, on Docker or Kubernetes",
-    "all others": "services of others",
-}
-"""Other environments of Harbor 0.25 that run on one's own machine, and why they did not here."""
 
 Row = dict[str, object]
 

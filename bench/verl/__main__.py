@@ -1,26 +1,21 @@
 """VeRL's real trainer on CPU, on rollouts of the service: `scripts/bench verl`.
 
 `mix`: its own filter of groups next to the service's sampler, on the same seed and mix of tasks,
-each twice. `demo`: the demo's task, whose held-out success is drawn to bench/results/verl.png.
-Each takes a quarter of an hour. `pi`: the same task with an unmodified pi as the agent
-(verl_pi.png). Each may be run alone: the others keep their figures then. Needs the
-environment of `scripts/setup-verl`, with `recipes/common/verl_cpu` as the device, and for pi
-`prorl harnesses install pi`.
+each twice. `demo`: the demo's task. `pi`: the same task with an unmodified pi as the agent. Each
+takes a quarter of an hour. Needs the environment of `scripts/setup-verl`, with
+`recipes/common/verl_cpu` as the device, and for pi `prorl harnesses install pi`.
 """
 
-import argparse
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
 
 import httpx
 
-from bench import result
-from bench.plots.drawing import redraw
+from bench import frame
 from bench.verl.workload import GROUP_SIZE, write_demo, write_mix
 from prorl_service import local
 from prorl_service.net.credentials import authorization
@@ -28,13 +23,12 @@ from recipes.demo.warm_start import WarmStart, warm_started
 from tests.verl.data import build_policy
 from tests.verl.training import CompletedRun, run_main_ppo
 
-SERVICE = ["--sandbox", "bubblewrap", "--agent", "bench.verl.agent:MixAgent"]
+SERVICE = ["--sandbox", "bubblewrap", "--agent", "tests.verl.mix_agent:MixAgent"]
 PRORL = {"--config-name": "prorl_ppo_trainer", "rollout": "prorl"}
 DIFFERENCE = "training/rollout_probs_diff_max"
+REWARD, HELDOUT = "critic/score/mean", re.compile(r"val-core/.*/acc/mean@1")
 BUILT_IN, OURS, CARRIED = "VeRL's filter", "ours, on-policy", "ours, one update old at most"
-SEEDS = (0, 1)
-PICTURES = {"demo": "verl", "pi": "verl_pi"}
-MIX_STEPS, GROUPS_PER_STEP = 4, 8
+SEEDS, MIX_STEPS, GROUPS_PER_STEP = 2, 4, 8
 MIX: dict[str, object] = {
     "data.shuffle": False,
     "data.train_batch_size": GROUPS_PER_STEP,
@@ -50,7 +44,7 @@ WAYS: dict[str, dict[str, object]] = {
     OURS: {},
     CARRIED: {"prorl.dynamic_sampling.surplus": "carry"},
 }
-DEMO_STEPS, EVERY_STEPS = 60, 10
+DEMO_STEPS = 60
 DEMO: dict[str, object] = {
     "prorl.limits.max_turns": 2,
     "data.train_batch_size": 8,
@@ -64,7 +58,7 @@ DEMO: dict[str, object] = {
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 64,
     "actor_rollout_ref.rollout.val_kwargs.temperature": 1.0,
     "trainer.val_before_train": True,
-    "trainer.test_freq": EVERY_STEPS,
+    "trainer.test_freq": DEMO_STEPS,
     "trainer.total_training_steps": DEMO_STEPS,
 }
 PI_STEPS = 30
@@ -78,32 +72,49 @@ PI: dict[str, object] = DEMO | {
     "trainer.test_freq": PI_STEPS,
     "trainer.total_training_steps": PI_STEPS,
 }
-REWARD, HELDOUT = "critic/score/mean", re.compile(r"val-core/.*/acc/mean@1")
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Numbers of rollouts of one run, by their end."""
+def mix(quick: bool) -> frame.Found:
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        policy = build_policy(Path(name) / "policy")
+        ways = [OURS] if quick else WAYS
+        turns = {way: partial(_mixed, way, policy, Path(name)) for way in ways}
+        found = frame.alternate(turns, 1 if quick else SEEDS)
+    rows = [row for own in found.values() for row in own]
+    if quick:
+        return frame.Found(rows, {})
+    on_policy = (row["probs_diff_max"] for row in rows if row["who"] != CARRIED)
 
-    done: int
-    cancelled: int
+    def ratio(column: str, who: str) -> float:
+        ours, theirs = ([row[column] for row in found[way]] for way in (who, BUILT_IN))
+        return round(median(frame.ratios(ours, theirs)), 3)
+
+    headline = {
+        "rollout_probs_diff_max": max(on_policy),
+        "wasted_rollouts_vs_builtin": ratio("wasted_per_step", OURS),
+        "generation_s_per_step_vs_builtin": ratio("generation_s_per_step", OURS),
+        "wasted_rollouts_vs_builtin_carried": ratio("wasted_per_step", CARRIED),
+        "generation_s_per_step_vs_builtin_carried": ratio("generation_s_per_step", CARRIED),
+    }
+    return frame.Found(rows, headline)
 
 
-def mix(name: str, seed: int, policy: Path, directory: Path) -> dict[str, object]:
+def _mixed(way: str, policy: Path, scratch: Path, seed: int) -> frame.Row:
     """Runs one way. The rollouts of all tasks in order, up to the last informative one that is
     trained on, are needed; others that were begun are wasted. Rollouts that are carried over are
     not, except those of groups that became too old: those left at the end would have been used."""
+    directory = scratch / f"{seed}-{list(WAYS).index(way)}"
+    directory.mkdir()
     tasks = write_mix(directory, 400, seed=seed, informative=MIX_STEPS * GROUPS_PER_STEP)
-    overrides = PRORL | MIX | WAYS[name]
     with local.service([], log=directory / "service.log", options=SERVICE) as service:
-        run = _train(directory, policy, {**overrides, "prorl.url": service.url})
-        ended = _ended(service.url)
-    begun, needed = ended.done + ended.cancelled, GROUP_SIZE * tasks
+        run = _train(directory, policy, MIX | WAYS[way], service.url)
+        begun = _ended(service.url)
+    needed = GROUP_SIZE * tasks
     wasted = begun - needed
-    if name == CARRIED:
+    if way == CARRIED:
         wasted = GROUP_SIZE * round(sum(run.values("prorl/sampling/stale")))
     return {
-        "who": name,
+        "who": way,
         "seed": seed,
         "begun": begun,
         "needed": needed,
@@ -113,120 +124,53 @@ def mix(name: str, seed: int, policy: Path, directory: Path) -> dict[str, object
     }
 
 
-def _ended(url: str) -> Ended:
+def _ended(url: str) -> int:
+    """Returns the number of rollouts that are done or cancelled."""
     text = httpx.get(f"{url}/metrics", headers=authorization(url), trust_env=False).text
-    counts = dict(re.findall(r'prorl_rollouts_ended_total\{state="(\w+)"\} ([\d.]+)', text))
-    return Ended(*(int(float(counts.get(state, 0))) for state in ("done", "cancelled")))
+    counts = re.findall(r'prorl_rollouts_ended_total\{state="(?:done|cancelled)"\} ([\d.]+)', text)
+    return round(sum(map(float, counts)))
 
 
-def _train(directory: Path, policy: Path, overrides: Mapping[str, object]) -> CompletedRun:
-    (directory / "model").symlink_to(policy)
-    return run_main_ppo(directory, overrides, timeout_s=3600)
-
-
-def demo(
-    directory: Path, settings: Mapping[str, object], program: str | None = None
+def _train(
+    directory: Path, policy: Path, overrides: Mapping[str, object], url: str
 ) -> CompletedRun:
-    directory.mkdir()
-    cache = Path("outputs/demo/cache").absolute()
-    policy = warm_started(cache, WarmStart(seed=0), program=program)
-    write_demo(directory, per_family=4 * DEMO_STEPS, heldout_per_family=50, seed=0, program=program)
-    with local.service([], log=directory / "service.log", options=SERVICE) as service:
-        return _train(directory, policy, {**PRORL, **settings, "prorl.url": service.url})
+    (directory / "model").symlink_to(policy)
+    return run_main_ppo(directory, {**PRORL, **overrides, "prorl.url": url}, timeout_s=3600)
 
 
-def curve(run: CompletedRun) -> list[tuple[float, float]]:
-    """Returns steps and held-out success."""
-    return [
-        (step.get("training/global_step", 0), value)
-        for step in run.metrics
-        for name, value in step.items()
-        if HELDOUT.fullmatch(name)
+def learning(
+    prefix: str, settings: Mapping[str, object], program: str | None, quick: bool
+) -> frame.Found:
+    few = {"trainer.total_training_steps": 1, "trainer.test_freq": 1} if quick else {}
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        directory = Path(name)
+        cache = Path("outputs/demo/cache").absolute()
+        policy = warm_started(cache, WarmStart(seed=0), program=program)
+        per_family = 4 * DEMO_STEPS
+        write_demo(directory, per_family=per_family, heldout_per_family=50, seed=0, program=program)
+        with local.service([], log=directory / "service.log", options=SERVICE) as service:
+            run = _train(directory, policy, {**settings, **few}, service.url)
+    rewards = [step[REWARD] for step in run.metrics if REWARD in step]
+    heldout = [
+        value for step in run.metrics for name, value in step.items() if HELDOUT.fullmatch(name)
     ]
-
-
-def shown(run: CompletedRun) -> dict[str, object]:
-    """Returns what the picture of a run shows."""
-    rewards = [step[REWARD] for step in run.metrics if REWARD in step]
-    return {"reward": rewards, "heldout": curve(run)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=("mix", "demo", "pi"))
-    part = parser.parse_args().part
-    rows: list[dict[str, object]] = []
-    headline: dict[str, object] = {}
-    series: dict[str, object] = {}
-    with TemporaryDirectory(prefix="prorl-bench-") as scratch:
-        if part in (None, "mix"):
-            rows = _mix_rows(Path(scratch))
-            headline |= _mix_headline(rows)
-        if part in (None, "demo"):
-            run = demo(Path(scratch) / "demo", DEMO)
-            series["demo"] = shown(run)
-            headline |= _demo_headline(run)
-        if part in (None, "pi"):
-            run = demo(Path(scratch) / "pi", PI, "pi")
-            series["pi"] = shown(run)
-            headline |= {f"pi_{name}": value for name, value in _demo_headline(run).items()}
-    drawn = [picture for name, picture in PICTURES.items() if name in series]
-    if part:
-        before = json.loads((result.RESULTS / "verl.json").read_text())
-        rows, headline = rows or before["rows"], before["headline"] | headline
-        series = before.get("series", {}) | series
-    result.write("verl", rows, headline, series=series)
-    for picture in drawn:
-        redraw(picture)
-
-
-def _mix_rows(scratch: Path) -> list[dict[str, object]]:
-    policy = build_policy(scratch / "policy")
-    rows: list[dict[str, object]] = []
-    for seed in SEEDS:
-        for name in WAYS:
-            directory = scratch / f"{seed}-{len(rows)}"
-            directory.mkdir()
-            rows.append(mix(name, seed, policy, directory))
-            print(rows[-1], flush=True)
-    return rows
-
-
-def _mix_headline(rows: list[dict[str, object]]) -> dict[str, object]:
-    return {
-        "rollout_probs_diff_max": max(
-            float(str(row["probs_diff_max"])) for row in rows if row["who"] != CARRIED
-        ),
-        "wasted_rollouts_vs_builtin": _ratio(rows, "wasted_per_step", OURS),
-        "generation_s_per_step_vs_builtin": _ratio(rows, "generation_s_per_step", OURS),
-        "wasted_rollouts_vs_builtin_carried": _ratio(rows, "wasted_per_step", CARRIED),
-        "generation_s_per_step_vs_builtin_carried": _ratio(rows, "generation_s_per_step", CARRIED),
-    }
-
-
-def _demo_headline(run: CompletedRun) -> dict[str, object]:
-    success = curve(run)
-    rewards = [step[REWARD] for step in run.metrics if REWARD in step]
-    return {
-        "demo_rollout_probs_diff_max": max(
-            step[DIFFERENCE] for step in run.metrics if DIFFERENCE in step
-        ),
+    figures = {
+        "demo_rollout_probs_diff_max": max(run.values(DIFFERENCE)),
         "steps": len(rewards),
         "reward_first": round(rewards[0], 3),
         "reward_last": round(rewards[-1], 3),
-        "heldout_first": success[0][1],
-        "heldout_last": success[-1][1],
+        "heldout_first": heldout[0],
+        "heldout_last": heldout[-1],
     }
-
-
-def _ratio(rows: list[dict[str, object]], column: str, who: str) -> float:
-    """Returns the median over the seeds."""
-
-    def values(name: str) -> list[float]:
-        return [float(str(row[column])) for row in rows if row["who"] == name]
-
-    return round(median(a / b for a, b in zip(values(who), values(BUILT_IN), strict=True)), 3)
+    return frame.Found([], {f"{prefix}{name}": value for name, value in figures.items()})
 
 
 if __name__ == "__main__":
-    main()
+    frame.run(
+        "verl",
+        {
+            "mix": mix,
+            "demo": partial(learning, "", DEMO, None),
+            "pi": partial(learning, "pi_", PI, "pi"),
+        },
+    )

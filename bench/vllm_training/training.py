@@ -20,6 +20,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
+from bench.frame import Row
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.policy import HeldPolicy
@@ -32,8 +33,6 @@ from recipes.demo.tasks import instances
 from recipes.demo.train import LIMITS, TrainConfig, dataset_row, make_trainer, train_tasks
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests.trl.async_training import run_on_cpu
-
-Row = dict[str, object]
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm/bin/python"
@@ -77,12 +76,12 @@ def measure(
     seeds: Sequence[int],
     steps: int,
     *,
-    engines: Sequence[str] = ENGINES,
-    trainers: Sequence[str] | None = None,
+    engines: Sequence[str],
+    trainers: Sequence[str] = (),
     use_cpu: bool = True,
 ) -> list[Row]:
-    """`trainers`: some of `TRAINERS`, by default all. They use a GPU unless `use_cpu`."""
-    rows = []
+    """`trainers`: some of `TRAINERS`, or all. They use a GPU unless `use_cpu`."""
+    rows: list[Row] = []
     with TemporaryDirectory(prefix="prorl-bench-") as directory:
         for seed in seeds:
             model = warm_started(Path(directory) / "cache", WarmStart(seed=seed))
@@ -92,13 +91,9 @@ def measure(
                     for name in trainers or TRAINERS:
                         config = TrainConfig(seed=seed, steps=steps, use_cpu=use_cpu)
                         found = _run(TRAINERS[name], model, url, output, config)
-                        rows.append(_row(engine, name, found))
+                        rows.append({"trainer": name, "engine": engine, **found})
                         print(rows[-1], flush=True)
     return rows
-
-
-def _row(engine: str, trainer: str, figures: Row) -> Row:
-    return {"part": "training", "trainer": trainer, "engine": engine, **figures}
 
 
 def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig) -> Row:

@@ -1,24 +1,21 @@
-"""What a curriculum saves, on a simulated policy: `python -m bench.environments.curriculum`.
+"""What a curriculum saves, on a simulated policy. Takes seconds.
 
 The sampler is the service's own state machine; there is no engine. Candidates come from eight
 levels, equally often. A rollout of a level succeeds with probability 1 / (1 + exp(2 (level -
 skill))), and the skill grows by the same in each step, with the curriculum or without: only what a
 step costs differs. A step draws 32 informative groups of 8. All groups in flight end before the
 next are begun.
-
-Leaves bench/results/curriculum.json and curriculum.png; it takes seconds.
 """
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from statistics import fmean, median
 
-from bench import result
-from bench.plots.drawing import redraw
+from bench import frame
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Difficulty, Group, Message, Rollout, RolloutState, Task
 from prorl_service.schemas.sampling import Curriculum, DrawSpec, DrawState, SamplerSpec
@@ -37,8 +34,6 @@ class Step:
     groups: int
     """Groups that ended."""
     passed_over: int
-    levels: Mapping[int, int]
-    """Number of groups that ended, by level."""
 
     @property
     def informative_share(self) -> float:
@@ -77,9 +72,7 @@ def _step(
         sampler.changed.clear()  # nothing is written down
         sampler.released.clear()
     counts = sampler.draw.difficulties
-    levels = {one.difficulty.level: one.informative + one.uninformative for one in counts}
-    passed_over = sum(one.passed_over for one in counts)
-    return Step(sampler.draw.finished, passed_over, levels)
+    return Step(sampler.draw.finished, sum(one.passed_over for one in counts))
 
 
 def _candidates(chance: random.Random) -> Iterator[Group]:
@@ -107,56 +100,40 @@ def _rollout(index: int, score: float) -> Rollout:
     )
 
 
-def row(name: str, runs: Sequence[Sequence[Step]]) -> dict[str, object]:
+def row(name: str, runs: Sequence[Sequence[Step]]) -> frame.Row:
     """Medians over the seeds of a run's means."""
 
-    def of_runs(values: Sequence[float]) -> float:
-        return round(median(values), 3)
+    def of_runs(value: Callable[[Sequence[Step]], float]) -> float:
+        return round(median(map(value, runs)), 3)
 
     return {
         "who": name,
-        "informative_share": of_runs(
-            [TARGET * STEPS / sum(step.groups for step in run) for run in runs]
-        ),
+        "informative_share": of_runs(lambda run: TARGET * STEPS / sum(step.groups for step in run)),
         "lowest_share_of_a_step": of_runs(
-            [min(step.informative_share for step in run[1:]) for run in runs]
+            lambda run: min(step.informative_share for step in run[1:])
         ),
-        "rollouts_per_step": of_runs([N * fmean(step.groups for step in run) for run in runs]),
-        "passed_over_per_step": of_runs([fmean(step.passed_over for step in run) for run in runs]),
+        "rollouts_per_step": of_runs(lambda run: N * fmean(step.groups for step in run)),
+        "passed_over_per_step": of_runs(lambda run: fmean(step.passed_over for step in run)),
     }
 
 
-def series(runs: Mapping[str, Sequence[Step]]) -> dict[str, object]:
-    """Returns what the picture shows: of each run, and the skill that both have."""
-    of_runs = {
-        name: {
-            "shares": [round(step.informative_share, 3) for step in run],
-            "levels": [
-                [round(step.levels.get(level, 0) / step.groups, 3) for step in run]
-                for level in range(LEVELS)
-            ],
-        }
-        for name, run in runs.items()
-    }
-    return {"skill": [round(_skill(step), 3) for step in range(STEPS)], **of_runs}
-
-
-def main() -> None:
+def measure(quick: bool) -> frame.Found:
+    seeds = SEEDS[:1] if quick else SEEDS
     runs = {
-        "off": [train(None, seed) for seed in SEEDS],
-        "on": [train(Curriculum(seed=seed), seed) for seed in SEEDS],
+        "off": [train(None, seed) for seed in seeds],
+        "on": [train(Curriculum(seed=seed), seed) for seed in seeds],
     }
-    assert runs["on"][0] == train(Curriculum(seed=SEEDS[0]), SEEDS[0]), "it is not deterministic"
-    rows = [row(name, own) for name, own in runs.items()]
-    off, on = rows
+    off, on = rows = [row(name, own) for name, own in runs.items()]
     headline = {
         "informative_share_off": off["informative_share"],
         "informative_share_on": on["informative_share"],
     }
-    shown = series({name: own[0] for name, own in runs.items()})
-    result.write("curriculum", rows, headline, series=shown, room="bench.environments")
-    redraw("curriculum")
+    series = {
+        name: {"shares": [round(step.informative_share, 3) for step in own[0]]}
+        for name, own in runs.items()
+    }
+    return frame.Found(rows, headline, series)
 
 
 if __name__ == "__main__":
-    main()
+    frame.run("curriculum", {"curriculum": measure})

@@ -1,33 +1,34 @@
-"""A tiny policy learns from Harbor task directories through TRL: `bench.environments` runs it.
+"""A tiny policy learns from Harbor task directories through TRL.
 
 The demo's problems as directories: the policy writes the answer to a file, and tests/test.sh reads
 it. One of four plausible commands is right; the warm start knows all of them, and which earns the
 reward is left to training.
 """
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pydantic import JsonValue
 
+from bench import frame
 from prorl_service import local
 from prorl_service.agents.harbor.agent import HarborAgent
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import Rollout, Task
+from prorl_service.schemas import Task
 from recipes.common.training import imitation
 from recipes.common.training.imitation import Transcript, tool_call
 from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import Instance, instances
-from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
+from recipes.demo.train import LIMITS, TrainConfig, train
 from recipes.demo.warm_start import VOCAB_SIZE, WarmStart
 from tests.sandbox.images.debian import debian_image
 
 PER_FAMILY, HELDOUT_PER_FAMILY, HELDOUT_ROLLOUTS = 24, 24, 2
+STEPS, SEED = 40, 0
 CONTEXT = 1024
 ANSWER, DONE = "a", "done"
 TOML = """\
@@ -53,16 +54,6 @@ right=0
 [ "$(cat {file} 2>/dev/null)" = {answer} ] && right=1
 echo "{{\\"reward\\": $right, \\"correct\\": $right}}" > /logs/verifier/reward.json
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    tasks: int
-    before: float
-    after: float
-    curve: Sequence[float]
-    """Success of each step's rollouts."""
-    logprob_diff_max: float
 
 
 def write(instance: Instance, parent: Path) -> TaskDirectory:
@@ -117,37 +108,30 @@ def warm_started(cache: Path, seed: int) -> Path:
     return imitation.warm_started(cache, [transcript(one) for one in examples], wanted)
 
 
-def learnt(output: Path, *, steps: int) -> Learnt:
-    """Returns the run in a directory, which is made if it is not there."""
-    file = output / "learnt.json"
-    if not file.exists():
-        file.write_text(json.dumps(asdict(learn(output, steps=steps))))
-    return Learnt(**json.loads(file.read_text()))
-
-
-def learn(output: Path, *, steps: int, seed: int = 0) -> Learnt:
-    output.mkdir(parents=True, exist_ok=True)
-    model = warm_started(output / "cache", seed)
-    config = TrainConfig(seed=seed, steps=steps)
-    trained = list(tasks("train", PER_FAMILY, output / "tasks", seed))
-    heldout = list(tasks("heldout", HELDOUT_PER_FAMILY, output / "tasks", seed))
-    options = ["--max-model-len", str(CONTEXT)]
-    observed: list[Sequence[Rollout]] = []
-    with (
-        local.engine(model, log=output / "engine.log", options=options) as engine,
-        local.service([engine.url], log=output / "service.log", options=[]) as service,
-        RolloutClient(service.url) as client,
-    ):
-        before = _success(client, heldout, "before")
-        log = train(model, service.url, output, config, observe=observed.append, tasks=trained)
-        after = _success(client, heldout, "after")
-    return Learnt(
-        tasks=len(trained),
-        before=before,
-        after=after,
-        curve=[entry[SUCCESS] for entry in log],
-        logprob_diff_max=max(entry["sampling/sampling_logp_difference/max"] for entry in log),
-    )
+def measure(quick: bool) -> frame.Found:
+    steps = 1 if quick else STEPS
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        output = Path(name)
+        model = warm_started(Path("outputs/harbor/cache"), SEED)
+        trained = list(tasks("train", PER_FAMILY, output / "tasks", SEED))
+        heldout = list(tasks("heldout", HELDOUT_PER_FAMILY, output / "tasks", SEED))
+        options = ["--max-model-len", str(CONTEXT)]
+        with (
+            local.engine(model, log=output / "engine.log", options=options) as engine,
+            local.service([engine.url], log=output / "service.log", options=[]) as service,
+            RolloutClient(service.url) as client,
+        ):
+            before = _success(client, heldout, "before")
+            config = TrainConfig(seed=SEED, steps=steps)
+            log = train(model, service.url, output, config, tasks=trained)
+            after = _success(client, heldout, "after")
+    row = {
+        "training tasks": len(trained),
+        "held-out success before": before,
+        "after": after,
+        "logprob_diff_max": max(entry["sampling/sampling_logp_difference/max"] for entry in log),
+    }
+    return frame.Found([row], {"harbor_success_before": before, "harbor_success_after": after})
 
 
 def _success(client: RolloutClient, heldout: Sequence[Task], name: str) -> float:

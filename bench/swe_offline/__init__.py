@@ -1,1 +1,0 @@
-"""The SWE grader on the offline instances, next to SWE-bench's own method."""

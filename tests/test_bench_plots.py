@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.plots.drawing import PICTURES, LacksSeriesError, redraw
 
 from bench import result
-from bench.plots.drawing import PICTURES, LacksSeriesError, redraw
 
 CURVE = [0.1, 0.4, 0.3, 0.8]
 RUN = {"groups": 4, "busy": [[0.0, 1.0], [1.0, 0.5], [2.0, 0.0]], "pauses": [[1.5, 2.0]]}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.neighbours.hooks import hooks
-from bench.neighbours.sources import Sources
 from prorl_service.neighbours import Neighbour
+from scripts.neighbours.hooks import hooks
+from scripts.neighbours.sources import Sources
 
 NAMES = st.sampled_from(["url", "kwargs", "seed", "version", "group", "source", "metadata"])
 LISTS = st.lists(NAMES, unique=True, min_size=1, max_size=4)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.neighbours import packages
-from bench.neighbours.presets import OfNpm, presets
+from scripts.neighbours import packages
+from scripts.neighbours.presets import OfNpm, presets
 
 PRESET = """
 about = "A program."

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from bench.neighbours import compare
-from bench.neighbours.sources import Sources, names_of
-from bench.neighbours.uses import Use, definition, uses
 from prorl_service.neighbours import Neighbour
+from scripts.neighbours import compare
+from scripts.neighbours.sources import Sources, names_of
+from scripts.neighbours.uses import Use, definition, uses
 
 DIRECTORIES = ("prorl_service", "plugins")
 Hook = Callable[[Sources], Iterator[str]]

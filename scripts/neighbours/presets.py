@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.neighbours import packages
-from bench.neighbours.compare import used
-from bench.neighbours.sources import Sources
-from bench.neighbours.uses import in_text
+from scripts.neighbours import packages
+from scripts.neighbours.compare import used
+from scripts.neighbours.sources import Sources
+from scripts.neighbours.uses import in_text
 
 DIRECTORY = "prorl_service/gateway/harnesses"
 STALE = timedelta(days=120)

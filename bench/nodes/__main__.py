@@ -1,102 +1,46 @@
-"""Many services behind one front: `python -m bench.nodes [PART...]`, an hour.
+"""What a front costs, and many services behind one. Half an hour; nothing else may run meanwhile.
 
-`front`: figures of `python -m bench.front`. `services`: throughput with 1 to 64 services, processes
-of this machine, dominated by waiting. `saturated`: the same with calls so short that processors
-limit them. `ray`: eight services that `prorl ray` started. `simulation`: what a model of the front
-gives for the same fleets, and for larger ones. `faults`: hosts that die, hang and lose their links,
-in network namespaces; needs root. `storm`: a Ray cluster whose nodes and actors die. Parts that are
-not named keep their figures. Nothing else may run meanwhile: a row says where the machine was busy.
+`costs`: CPU of the front for a rollout. `idle`: a front over 256 services at rest. `services`: busy
+slots of 1 to 64 services, processes of this machine; a row says where the machine was busy.
+`storm`: how soon work goes on elsewhere on a Ray cluster whose nodes and processes die.
 """
 
-import argparse
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import tempfile
 
-from bench import result
-from bench.nodes import larger, services
-from bench.nodes.faults import faults, storm
-from bench.plots.drawing import redraw
-from bench.result import Part
-
-ROOT = Path(__file__).parents[2]
-VERL = ROOT / ".venv-verl" / "bin" / "python"
-COUNTS = (1, 2, 4, 8, 16, 64)
-SATURATED, ON_RAY = (4, 8), 8
-FRONT = ("front_ms_per_rollout_64_tokens", "front_ms_per_rollout_32k_tokens", "idle_256_cores")
-
-Row = Mapping[str, object]
+from bench import frame
+from bench.nodes import costs, services
 
 
-def measured_services() -> Part:
-    rows = [_told(row) for row in services.scaling(COUNTS)]
-    alone = float(str(rows[0]["busy"]))
-    efficiency = {row["services"]: float(str(row["busy"])) / alone for row in rows}
-    return rows, {f"efficiency_{count}": round(efficiency[count], 4) for count in (8, 64)}
-
-
-def saturated() -> Part:
-    return [_told(services.saturated(count)) for count in SATURATED], {}
-
-
-def on_ray() -> Part:
-    command = [str(VERL), "-m", "bench.nodes.cluster", str(ON_RAY)]
-    paths = os.pathsep.join(str(ROOT / path) for path in ("", "plugins/verl"))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    row: Row = json.loads(done.stdout.splitlines()[-1])
-    alone = next(one for one in _written("services") if one["services"] == 1)
-    efficiency = float(str(row["busy"])) / float(str(alone["busy"]))
-    return [_told(row)], {f"efficiency_{ON_RAY}_ray": round(efficiency, 4)}
-
-
-def simulation() -> Part:
-    return larger.simulated(_written("services"), _written("saturated"), _front())
-
-
-def front() -> Part:
-    figures = _front()
-    return [], {name: figures[name] for name in FRONT}
-
-
-def _front() -> dict[str, float]:
-    """Returns the headline of `bench.front`."""
-    file = result.RESULTS / "scale_front.json"
-    figures: dict[str, float] = json.loads(file.read_text())["headline"]
-    return figures
-
-
-def _written(part: str) -> list[Row]:
-    rows = json.loads((result.RESULTS / "scale.json").read_text())["rows"]
-    return [row for row in rows if row["part"] == part]
-
-
-def _told(row: Row) -> Row:
-    print(json.dumps(row), flush=True)
-    return row
-
-
-PARTS: Mapping[str, Callable[[], Part]] = {
-    "front": front,
-    "services": measured_services,
-    "saturated": saturated,
-    "ray": on_ray,
-    "simulation": simulation,
-    "faults": faults,
-    "storm": storm,
-}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="*", choices=[*PARTS])
-    result.write_parts("scale", PARTS, parser.parse_args().part, module="nodes")
-    redraw("scale")
+def storm(_: bool) -> frame.Found:
+    """Runs `tests/ray/test_storm.py`, which takes minutes, and reads its report."""
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as report:
+        environment = {**os.environ, "PRORL_TEST_REPORT": report.name}
+        command = ["scripts/test-ray", "tests/ray/test_storm.py"]
+        subprocess.run(command, env=environment, check=True)
+        found = json.load(report)
+    rows = [
+        {"event": kind.replace("_", " "), "seconds": seconds, "most_s": max(seconds)}
+        for kind, some in found["lost"].items()
+        for seconds in [[round(one, 1) for one in some]]
+    ]
+    headline = {
+        "ray_kills": sum(len(row["seconds"]) for row in rows),
+        "ray_rollouts": found["rollouts"],
+        "ray_recovery_s_max": max(row["most_s"] for row in rows),
+    }
+    return frame.Found(rows, headline)
 
 
 if __name__ == "__main__":
-    main()
+    frame.run(
+        "scale",
+        {
+            "costs": costs.costs,
+            "idle": costs.idle,
+            "services": services.measure,
+            "storm": storm,
+        },
+    )

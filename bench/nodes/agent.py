@@ -1,4 +1,7 @@
-"""The agent of the load: so many model calls one after the other, without a sandbox."""
+"""The agent of the load: so many model calls one after the other, without a sandbox.
+
+Imports nothing large, since the front that imports it is measured.
+"""
 
 from typing import ClassVar
 from uuid import uuid4
@@ -33,7 +36,9 @@ class Calls(AgentHandler):
         return Verdict(1.0)
 
 
-def group(calls: int) -> Group:
-    message = Message(role="user", content="Go on.")
-    task = Task(task_id="t", agent=Calls.name, messages=[message], data={"calls": calls})
+def group(calls: int, tokens: int = 0, prompt: str = "Go on.") -> Group:
+    """`tokens`: sampled tokens that a stub service makes of a rollout."""
+    message = Message(role="user", content=prompt)
+    data = {"calls": calls, "tokens": tokens}
+    task = Task(task_id="t", agent=Calls.name, messages=[message], data=data)
     return Group(group_id=uuid4().hex, task=task, n=GROUP_SIZE)

@@ -1,29 +1,55 @@
-"""A front, and so many services, each a process of its own."""
+"""A front and so many services, each a process of its own, dominated by waiting for the engine.
+
+Groups run in a closed loop, so that services always have more than they can run.
+"""
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.nodes.agent import AGENT
+from bench.frame import Found, Row
+from bench.load.ours import cpu_s
+from bench.nodes.agent import AGENT, GROUP_SIZE, group
 from bench.nodes.engine import WaitingEngine, waiting_engine
-from bench.nodes.load import Window, measure
+from bench.quiet import Quiet, Watch
 from prorl_service import local
+from prorl_service.client import AsyncRolloutClient
+from prorl_service.schemas import RolloutState
 
+COUNTS, QUICK_COUNTS = (1, 2, 4, 8, 16, 64), (1,)
 SLOTS = 16
 """Rollouts that a service runs at a time."""
+CALLS, CALL_S, QUICK_CALL_S = 6, 10.0, 0.2
+"""Model calls of a rollout, and mean seconds of each."""
+AHEAD = 1.5
+"""Rollouts in flight, by slots."""
 STARTED_AT_ONCE = 4
 SERVE = (
     *AGENT,
     *("--sandbox", "process", "--warm-sandboxes", "0", "--drain-s", "0"),
     *("--run-workers", str(SLOTS), "--init-workers", "4", "--ready-rollouts", "4"),
 )
-WARM_S, WINDOW_S = 30.0, 100.0
+WARM_S, WINDOW_S, WAIT_S = 30.0, 100.0, 600.0
+QUICK_SHARE = 0.1
 
-Row = dict[str, object]
+
+def measure(quick: bool) -> Found:
+    rows = []
+    for count in QUICK_COUNTS if quick else COUNTS:
+        with TemporaryDirectory(prefix="prorl-bench-") as name:
+            place = Path(name)
+            with waiting_engine(place) as engine, fleet(place, engine, count) as front:
+                engine.mean_s = QUICK_CALL_S if quick else CALL_S
+                rows.append(asyncio.run(_loaded(front, engine, count, quick)))
+                print(f"  {rows[-1]}", flush=True)
+    alone = rows[0]["busy"]
+    efficiency = {row["services"]: round(row["busy"] / alone, 4) for row in rows}
+    return Found(rows, {f"efficiency_{n}": efficiency[n] for n in (8, 64) if n in efficiency})
 
 
 @contextmanager
@@ -48,37 +74,57 @@ def fleet(place: Path, engine: WaitingEngine, count: int) -> Iterator[local.Loca
         )
 
 
-def scaling(counts: tuple[int, ...]) -> Iterator[Row]:
-    """Measures one fleet after the other, each dominated by waiting."""
-    for count in counts:
-        yield {"services": count, "started_by": "processes", **_figures(count, mean_s=10.0)}
+async def _loaded(front: local.LocalProcess, engine: WaitingEngine, count: int, quick: bool) -> Row:
+    """`busy`: the share of the slots' time that the engine's calls took, by their nominal length.
+    `all_ms`: CPU milliseconds of all processes for a rollout: front, services, engine, client."""
+    share, slots, ended = QUICK_SHARE if quick else 1.0, SLOTS * count, [0]
+    async with AsyncRolloutClient(front.url) as client:
+        running = asyncio.create_task(_run(client, round(AHEAD * slots / GROUP_SIZE), ended))
+        await _seconds(share * WARM_S, running)
+        watch, began, served_s = Watch(), time.monotonic(), engine.served_s()
+        used_s, before = cpu_s(front.pid), ended[0]
+        await _seconds(share * WINDOW_S, running)
+        took_s, quiet = time.monotonic() - began, watch.quiet()
+        rollouts = ended[0] - before
+        row = {
+            "services": count,
+            "call_s": engine.mean_s,
+            "busy": round((engine.served_s() - served_s) / took_s / slots, 4),
+            "rollouts_per_s": round(rollouts / took_s, 2),
+            "front_ms": round(1e3 * (cpu_s(front.pid) - used_s) / rollouts, 2),
+            "all_ms": round(1e3 * took_s * _own_cores(quiet) / rollouts, 2),
+            "cores": round(quiet.cpu_share, 3),
+            "problem": quiet.problem,
+        }
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    return row
 
 
-def saturated(count: int) -> Row:
-    """Measures services whose calls are so short that processors are all that limits them."""
-    figures = _figures(count, mean_s=0.1, window_s=30.0)
-    return {"services": count, "started_by": "processes", **figures}
+async def _run(client: AsyncRolloutClient, at_once: int, ended: list[int]) -> None:
+    """Runs groups until it is cancelled. Raises `RuntimeError` for a rollout that fails."""
+
+    async def work() -> None:
+        while True:
+            submitted = group(CALLS)
+            await client.submit([submitted])
+            async for one in client.summaries(submitted.rollout_ids(), WAIT_S):
+                if one.state is not RolloutState.DONE:
+                    raise RuntimeError(f"{one.rollout_id} is {one.state}: {one.error}")
+                ended[0] += 1
+            await client.acknowledge([submitted.group_id])
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(at_once):
+            workers.create_task(work())
 
 
-def _figures(count: int, *, mean_s: float, window_s: float = WINDOW_S) -> Row:
-    with TemporaryDirectory(prefix="prorl-bench-") as directory:
-        place = Path(directory)
-        with waiting_engine(place) as engine, fleet(place, engine, count) as front:
-            engine.mean_s = mean_s
-            at = (front.url, front.pid)
-            slots = SLOTS * count
-            window = asyncio.run(measure(at, engine, slots, warm_s=WARM_S, window_s=window_s))
-    return figures_of(window, mean_s)
+def _own_cores(quiet: Quiet) -> float:
+    return quiet.cpu_share * (os.cpu_count() or 1) - quiet.other_load
 
 
-def figures_of(window: Window, mean_s: float) -> Row:
-    return {
-        "call_s": mean_s,
-        "busy": round(window.busy, 4),
-        "rollouts_per_s": round(window.rollouts_per_s, 2),
-        "front_ms": round(window.front_ms, 2),
-        "all_ms": round(window.all_ms, 2),
-        "cores": round(window.quiet.cpu_share, 3),
-        "problem": window.quiet.problem,
-        "load_1m": round(os.getloadavg()[0], 1),
-    }
+async def _seconds(count: float, running: "asyncio.Task[None]") -> None:
+    """Waits so long, or until the load fails."""
+    await asyncio.wait([running], timeout=count)
+    if running.done():
+        running.result()

@@ -1,97 +1,89 @@
-"""Routers side by side, simulated and on real engines: `python -m bench.routing [--quick]`.
+"""How long groups take by the router that gives their calls to simulated engines. Ten minutes.
 
-Only a whole run leaves bench/results/routing.json and routing.png; it takes forty minutes.
-The router was tuned on seeds 0 to 9 of the simulator; the seeds here are others. On the engines,
-which share a machine, policies take turns within each repetition, each time with another one first.
+The router was tuned on seeds 0 to 9 of the simulator; the seeds here are others. A row's `mean_s`
+and `p90_s` are of the groups of a run, averaged over all runs, in which each policy has the same
+work. `ours_to_this` is the mean of ours over this policy's `mean_s`, run by run, and `error` its
+standard error. The ratios of the headline are ours over theirs: below 1, ours is faster.
 """
 
-import argparse
-import os
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
 
-import uvloop
+from bench import frame
+from bench.routing import simulate
+from bench.routing.simulate import SCENARIOS, Run
+from bench.ablation.routers import ConsistentHash, MinHeap, RoundRobin
+from prorl_service.inference.routing import LeastExpectedTime, Router
 
-from bench import result
-from bench.plots.drawing import redraw
-from bench.routing import engines, headline, simulate
-from bench.routing.contenders import POLICIES
-from bench.routing.headline import Row, Run
-from bench.routing.simulate import SCENARIOS
-
-FIRST_SEED = 100
-
-Runs = dict[tuple[str, str], list[Run]]
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    seeds: int
-    repetitions: int
-    slow_repetitions: int
-    """Repetitions with a slow engine: other policies take five times as long, far beyond noise."""
-    groups: int
+OURS, MIN_HEAP = "ours", "min-heap of task counts"
+POLICIES: dict[str, Callable[[], Router]] = {
+    OURS: LeastExpectedTime,
+    MIN_HEAP: MinHeap,
+    "consistent hash": ConsistentHash,
+    "round robin": RoundRobin,
+}
+FIRST_SEED, SEEDS, QUICK_SEEDS = 100, 40, 2
 
 
-FULL = Effort(seeds=40, repetitions=10, slow_repetitions=3, groups=24)
-QUICK = Effort(seeds=2, repetitions=1, slow_repetitions=1, groups=4)
-
-
-def simulated(effort: Effort) -> list[Row]:
-    seeds = range(FIRST_SEED, FIRST_SEED + effort.seeds)
+def measure(quick: bool) -> frame.Found:
+    seeds = range(FIRST_SEED, FIRST_SEED + (QUICK_SEEDS if quick else SEEDS))
     keys = [(scenario, policy) for scenario in SCENARIOS for policy in POLICIES]
     jobs = [(scenario, policy, seed) for scenario, policy in keys for seed in seeds]
     with ProcessPoolExecutor() as workers:
         done = iter(list(workers.map(_simulate, *zip(*jobs, strict=True))))
-    runs = {key: [next(done) for _ in seeds] for key in keys}
-    return headline.rows("simulator", runs)
+    table = rows({key: [next(done) for _ in seeds] for key in keys})
+    return frame.Found(table, headline(table))
 
 
 def _simulate(scenario: str, policy: str, seed: int) -> Run:
     return simulate.run(POLICIES[policy](), simulate.engines_of(scenario), seed)
 
 
-def measured(effort: Effort) -> list[Row]:
-    runs: Runs = {(scenario, policy): [] for scenario in SCENARIOS for policy in POLICIES}
-    policies = list(POLICIES)
-    for repetition in range(effort.repetitions):
-        first = repetition % len(policies)
-        with engines.fleet() as fleet:
-            for scenario in SCENARIOS:
-                if scenario == "one slow" and repetition >= effort.slow_repetitions:
-                    continue
-                for policy in policies[first:] + policies[:first]:
-                    run = _measure(fleet, scenario, policy, repetition, effort.groups)
-                    runs[scenario, policy].append(run)
-    return headline.rows("engines", runs)
+def rows(runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[frame.Row]:
+    """`runs`: keyed by scenario and policy, in the same order of workloads."""
+    made = []
+    for (scenario, policy), these in runs.items():
+        means, ours = ([run.mean_s for run in own] for own in (these, runs[scenario, OURS]))
+        ratios = frame.ratios(ours, means)
+        error = stdev(ratios) / sqrt(len(ratios)) if len(ratios) > 1 else None
+        made.append(
+            {
+                "where": "simulator",
+                "scenario": scenario,
+                "policy": policy,
+                "runs": len(these),
+                "mean_s": round(fmean(means), 3),
+                "p90_s": round(fmean(run.p90_s for run in these), 3),
+                "ours_to_this": round(fmean(ratios), 4),
+                "error": error and round(error, 4),
+                "moves": round(fmean(run.moves for run in these), 1),
+            }
+        )
+    return made
 
 
-def _measure(fleet: engines.Fleet, scenario: str, policy: str, repetition: int, groups: int) -> Run:
-    if scenario == "one slow":
-        groups //= 2
-    work = engines.workload(FIRST_SEED + repetition, groups, f"{scenario}, {policy}")
-    processes = fleet.prepare(scenario)
-    run = uvloop.run(engines.run(POLICIES[policy](), processes, scenario, work))
-    print(
-        f"{scenario}, {policy}: mean {run.mean_s:.2f} s, p90 {run.p90_s:.2f} s,"
-        f" {run.moves} moves (load {os.getloadavg()[0]:.1f})",
-        flush=True,
-    )
-    return run
+def headline(table: Sequence[frame.Row]) -> frame.Row:
+    def of(scenario: str, figure: str) -> dict[str, float]:
+        return {row["policy"]: row[figure] for row in table if row["scenario"] == scenario}
 
+    def to_best_other(scenario: str, figure: str) -> float:
+        ours, *others = of(scenario, figure).values()
+        return round(ours / min(others), 4)
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="little work, as a check")
-    options = parser.parse_args()
-    effort = QUICK if options.quick else FULL
-    rows = [*simulated(effort), *measured(effort)]
-    figures = headline.headline(rows)
-    print(figures)
-    if not options.quick:
-        result.write("routing", rows, figures)
-        redraw("routing")
+    def to_min_heap(scenario: str) -> float:
+        means = of(scenario, "mean_s")
+        return round(means[OURS] / means[MIN_HEAP], 4)
+
+    scenarios = {row["scenario"] for row in table}
+    worst = [to_best_other(one, figure) for one in scenarios for figure in ("mean_s", "p90_s")]
+    return {
+        "worst_ratio_to_best_other": max(worst),
+        "min_heap_ratio_one_slow": to_min_heap("one slow"),
+        "min_heap_ratio_added_late": to_min_heap("one added late"),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    frame.run("routing", {"routing": measure})

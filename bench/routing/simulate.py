@@ -13,8 +13,8 @@ import random
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import fmean, quantiles
 
-from bench.routing.headline import Run
 from prorl_service.inference.routing import EngineLoad, Router, RouteRequest
 
 STEP_S = 0.05
@@ -27,6 +27,22 @@ MAX_TOKENS, MAX_TURNS = 1024, 40
 GROUPS, SIBLINGS, AT_ONCE = 64, 8, 192
 PROMPT_TOKENS, TOOL_TOKENS, TOOL_S = 3000, 400, 1.5
 LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    group_s: list[float]
+    """Seconds of each group, from its first rollout's start to its last one's end."""
+    moves: int
+    """Times that a rollout continued on another engine."""
+
+    @property
+    def mean_s(self) -> float:
+        return fmean(self.group_s)
+
+    @property
+    def p90_s(self) -> float:
+        return quantiles(self.group_s, n=10, method="inclusive")[-1]
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Rollout services in one process that cost next to nothing, so that a front's own cost shows.
 
-`python -m bench.front.stubs DIRECTORY COUNT`: each service listens on a port of its own and is
+`python -m bench.nodes.stubs DIRECTORY COUNT`: each service listens on a port of its own and is
 announced in DIRECTORY. A rollout ends `LATENCY_S` after it was submitted, with as many sampled
 tokens as its task says. `GET /report` has the requests that all services have got, by kind.
 """
@@ -86,7 +86,7 @@ def rollout(group_id: str, index: int, state: RolloutState) -> Rollout:
         rollout_id=f"{group_id}.{index}",
         group_id=group_id,
         task_id="t",
-        agent="one_call",
+        agent="calls",
         index=index,
         state=state,
         attempt=1,
@@ -132,7 +132,7 @@ class StubService:
             is_stopping=False,
             policy_version=0,
             sandbox="none",
-            agents=["one_call"],
+            agents=["calls"],
             rollouts={},
             queues={},
             workers={Stage.RUN: SLOTS},

@@ -35,7 +35,8 @@ def main() -> None:
             request = json.loads(line)
             started = time.perf_counter()
             answers, truths = zip(*request["rows"], strict=True)
-            scores = list(map(float, threads.map(known[request["scorer"]], answers, truths)))
+            found = threads.map(known[request["scorer"]], answers, truths)
+            scores = [float(score == 1) for score in found]  # prime_code gives shares of cases
             took_s = time.perf_counter() - started
             print(json.dumps({"scores": scores, "took_s": took_s}), file=said, flush=True)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.contenders import engine_program
+from bench.load.engine_process import engine_program
 from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec
 

@@ -1,76 +1,53 @@
-"""Times of single actions, one at a time: bash and IPython in a bubblewrap sandbox, and the socket.
+"""Times of a bash call, directly and through tmux, one at a time in a bubblewrap sandbox.
 
-tmux runs in such a sandbox, too, and is polled as OpenHands does (`bench.tools.tmux`). These parts
-have no rows of groups per second: a gateway starts a Python process for each kernel, and sixty-four
-of them are more than a small machine has; the socket's share of a rollout is far below the noise.
+tmux runs in such a sandbox, too, and is polled as OpenHands does (`bench.tools.tmux`).
 """
 
 import asyncio
 import shlex
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from statistics import fmean, median, quantiles
 
-from bench.tools import kernels, rungs, sockets, tmux
+from bench.frame import Row
+from bench.tools import rungs, tmux
 from bench.tools.timing import Action, Effort, finished, take_turns
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 
 BASH, TMUX = "bash", "bash, tmux as OpenHands"
-IPYTHON, GATEWAY = "IPython", "IPython, kernel gateway"
-FULL = Effort(rounds=5, turn_actions=20, turn_s=4.0, start_rounds={}, crowd_s=0.0, cycles=0)
-QUICK = Effort(rounds=1, turn_actions=4, turn_s=3.0, start_rounds={}, crowd_s=0.0, cycles=0)
+FULL = Effort(rounds=5, turn_actions=20, turn_s=4.0)
+QUICK = Effort(rounds=1, turn_actions=4, turn_s=3.0)
 STEP_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    what: str
-    times_ms: list[float]
-
-    def row(self) -> dict[str, object]:
-        tail = quantiles(self.times_ms, n=20, method="inclusive")[-1]
-        return {
-            "action": self.what,
-            "n": len(self.times_ms),
-            "mean_ms": round(fmean(self.times_ms), 3),
-            "p50_ms": round(median(self.times_ms), 3),
-            "p95_ms": round(tail, 3),
-        }
-
-
-async def measure(effort: Effort, *, with_gateway: bool) -> dict[str, Times]:
-    """`with_gateway`: IPython, and Jupyter's gateway for comparison, too."""
+async def measure(effort: Effort) -> dict[str, list[float]]:
+    """Returns the milliseconds of each way."""
     async with AsyncExitStack() as stack:
         provider = await stack.enter_async_context(BubblewrapProvider())
-        sandbox = await stack.enter_async_context(_sandbox(provider))
-        actions: dict[str, Action] = {BASH: partial(rungs.tool(sandbox, "bash", "command"), "true")}
-        other = await stack.enter_async_context(_sandbox(provider))
+        rung = rungs.Rung("bubblewrap", provider)
+        sandbox, other = [await stack.enter_async_context(rungs.running(rung)) for _ in range(2)]
         run = await stack.enter_async_context(_polled(other))
-        actions[TMUX] = partial(run, "true")
-        if with_gateway:
-            actions[IPYTHON] = partial(rungs.tool(sandbox, "ipython", "code"), "1+1")
-            kernel = kernels.gateway(acknowledge_at_once=False)
-            actions[GATEWAY] = partial(await stack.enter_async_context(kernel), "1+1")
+        actions: dict[str, Action] = {
+            BASH: partial(rungs.tool(sandbox, "bash", "command"), "true"),
+            TMUX: partial(run, "true"),
+        }
         for action in actions.values():
             await finished(action())
-        times = await take_turns(actions, effort)
-    return {what: Times(what, own) for what, own in times.items()}
+        return await take_turns(actions, effort)
 
 
-async def measure_sockets(effort: Effort) -> list[dict[str, object]]:
-    return [
-        {"action": f"ping, {row['who']}", "n": row["n"], "p50_ms": row["p50_ms"]}
-        for row in await sockets.measure(effort)
-        if row["who"] in (sockets.UDS, sockets.TCP) and row["what"] == "ping"
-    ]
-
-
-def _sandbox(provider: BubblewrapProvider) -> AbstractAsyncContextManager[Sandbox]:
-    return rungs.running(rungs.Rung("bubblewrap", provider))
+def row(what: str, times_ms: list[float]) -> Row:
+    tail = quantiles(times_ms, n=20, method="inclusive")[-1]
+    return {
+        "action": what,
+        "n": len(times_ms),
+        "mean_ms": round(fmean(times_ms), 3),
+        "p50_ms": round(median(times_ms), 3),
+        "p95_ms": round(tail, 3),
+    }
 
 
 @asynccontextmanager

@@ -12,19 +12,16 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import orjson
 import uvloop
 from aiohttp import web
 
 from bench.ablation import workload
-from bench.load.engine import LOGPROB, MAX_BODY_BYTES, MAX_MODEL_LEN
+from bench.load.engine_base import TokenEngine, call_text, generated, json_response
 from bench.load.workload import SESSION_HEADER
 from bench.routing import simulate
 from bench.routing.simulate import Running
-from prorl_service.inference.engines.vllm_logprobs import PROCESSED
-from prorl_service.tokens.chat import ChatFormat
 
 TICK_S = 0.02
 CLOSING = "This is what is on the machine."
@@ -89,11 +86,10 @@ class Model:
                     self._ends[id(call)].set_result(None)
 
 
-class Engine:
+class ModelledEngine(TokenEngine):
     def __init__(self, directory: Path) -> None:
-        self._directory = str(directory)
-        self._chat = ChatFormat.load(directory)
-        self._filler = self._chat.encode(FILLER)
+        super().__init__(directory)
+        self._filler = self.chat.encode(FILLER)
         self._model = Model(1.0)
         self._clock: asyncio.Task[None] | None = None
         self._seed, self._pace = 0, 1.0
@@ -101,25 +97,9 @@ class Engine:
         """Model calls of each rollout."""
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/inference/v1/generate", self._generate)
+        app = super().app()
         app.router.add_post("/reset", self._reset)
-        app.router.add_get("/report", self._report)
         return app
-
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.Response()
-
-    async def _models(self, request: web.Request) -> web.Response:
-        model = {
-            "id": "modelled",
-            "root": self._directory,
-            "max_model_len": MAX_MODEL_LEN,
-            "logprobs_mode": PROCESSED,
-        }
-        return _json({"data": [{**model, "object": "model", "owned_by": "bench"}]})
 
     async def _reset(self, request: web.Request) -> web.Response:
         """Forgets all rollouts and what is cached of them."""
@@ -130,13 +110,13 @@ class Engine:
         if self._clock is not None:
             self._clock.cancel()
         self._clock = asyncio.create_task(self._model.run())
-        return _json({})
+        return json_response({})
 
-    async def _report(self, request: web.Request) -> web.Response:
+    async def report(self, request: web.Request) -> web.Response:
         by_group: Counter[str] = Counter()
         for rollout_id, turns in self._turns.items():
             by_group[rollout_id.rpartition(".")[0]] += turns
-        return _json(
+        return json_response(
             {
                 "busy_s": self._model.busy_s,
                 "sampled": self._model.sampled,
@@ -148,55 +128,22 @@ class Engine:
     def _ids(self, rollout_id: str, turn: int) -> list[int]:
         """Returns a reply: filler up to its number of tokens, then its call or the last words."""
         is_last = turn + 1 >= workload.end(self._seed, rollout_id).turns
-        text = CLOSING if is_last else _call(workload.command(self._seed, rollout_id, turn))
-        ids = [*self._chat.encode(text), self._chat.end_of_turn_id]
+        text = CLOSING if is_last else call_text(workload.command(self._seed, rollout_id, turn))
+        ids = [*self.chat.encode(text), self.chat.end_of_turn_id]
         missing = workload.tokens(self._seed, rollout_id, turn, self._pace) - len(ids)
         repeats = max(0, missing) // len(self._filler)
         return [*self._filler * repeats, *ids]
 
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def generate(self, request: web.Request) -> web.Response:
         body = orjson.loads(await request.read())
         # A rollout's calls may go to several engines: the turn's number comes with the call's seed.
         rollout_id, context = request.headers[SESSION_HEADER], len(body["token_ids"])
         turn = body["sampling_params"]["seed"] % workload.MAX_CALLS
         self._turns[rollout_id] += 1
         ids = self._ids(rollout_id, turn)
-        cached = await self._model.sample(rollout_id, context, len(ids))
-        choice = {
-            "index": 0,
-            "finish_reason": "stop",
-            "token_ids": ids,
-            "logprobs": {"content": [{"token_id": id_, "logprob": LOGPROB} for id_ in ids]},
-            "weight_versions": [{"version": "default", "start": 0, "end": len(ids)}],
-        }
-        usage = {
-            "prompt_tokens": context,
-            "completion_tokens": len(ids),
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
-        return _json({"choices": [choice], "usage": usage})
-
-
-def _call(command: str) -> str:
-    arguments = orjson.dumps({"command": command}).decode()
-    return f'<tool_call>\n{{"name": "bash", "arguments": {arguments}}}\n</tool_call>'
-
-
-def _json(body: dict[str, Any]) -> web.Response:
-    return web.Response(body=orjson.dumps(body), content_type="application/json")
-
-
-async def serve(port: int, model: Path) -> None:
-    runner = web.AppRunner(Engine(model).app(), access_log=None, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, backlog=4096).start()
-    await asyncio.Event().wait()
-
-
-def main() -> None:
-    port, model = sys.argv[1:]
-    uvloop.run(serve(int(port), Path(model)))
+        return generated(ids, context, await self._model.sample(rollout_id, context, len(ids)))
 
 
 if __name__ == "__main__":
-    main()
+    port, model = sys.argv[1:]
+    uvloop.run(ModelledEngine(Path(model)).serve(int(port)))

@@ -16,7 +16,7 @@ from bench.ablation import workload
 from bench.ablation.agent import AblationAgent
 from bench.ablation.rows import Row
 from bench.ablation.workload import Size
-from bench.load import contenders
+from bench.load.engine_process import engine_program
 from bench.quiet import Quiet, Watch
 from prorl_service import local
 from prorl_service.client import RolloutClient
@@ -73,9 +73,7 @@ class Fleet:
 @contextmanager
 def fleet(model: Path) -> Iterator[Fleet]:
     with ExitStack() as stack:
-        engines = [
-            contenders.engine_program("bench.ablation.engine", str(model)) for _ in range(ENGINES)
-        ]
+        engines = [engine_program("bench.ablation.engine", str(model)) for _ in range(ENGINES)]
         yield Fleet([stack.enter_context(one) for one in engines])
 
 

@@ -4,11 +4,10 @@ The figures of a row cover all its batches: `cpu_ms` is the CPU time of the cont
 per turn (one model call), `children_ms` that of the sandboxes and commands that it started: all
 that the machine did meanwhile except the engine's part, so nothing else may run (with a single
 rollout, which mostly waits, other processes are most of it). `added_ms` is the time from the
-engine's answer to the rollout's next call. `lag_ms` is the delay of the event loop. `wall_overhead`
-is the median time of a batch beyond the engine's latency times the number of turns, as a share of
-that product. `failures` are rollouts that did not make all calls with the right outputs, as the
-contender or the engine saw it. Of repeated rows, the one with the median CPU time is kept, with the
-failures of all.
+engine's answer to the rollout's next call. `wall_overhead` is the median time of a batch beyond the
+engine's latency times the number of turns, as a share of that product. `failures` are rollouts that
+did not make all calls with the right outputs, as the contender or the engine saw it. Of repeated
+rows, the one with the median CPU time is kept, with the failures of all.
 
 In the headline, CPU is that of the contender's own process, and `_host_` includes sandboxes and
 commands. Ratios are ours over theirs, with process sandboxes, which isolate as little as the others
@@ -44,7 +43,7 @@ MIN_ROLLOUTS = 128
 """Rollouts that a row should have: smaller loads take several batches."""
 FIGURES = (
     *("rollouts_per_s", "cpu_ms", "children_ms", "rss_mb", "added_ms_p50", "added_ms_p95"),
-    *("lag_ms_p50", "lag_ms_p99", "wall_overhead"),
+    "wall_overhead",
 )
 
 
@@ -108,8 +107,6 @@ def _figures(load: Load, measured: Measured, seen: dict[str, Any]) -> frame.Row:
         measured.peak_rss_mb,
         quantile(seen["gaps_ms"], 0.5),
         quantile(seen["gaps_ms"], 0.95),
-        measured.lag_p50_ms,
-        measured.lag_p99_ms,
         median(measured.walls_s) / (MODEL_CALLS * load.latency_ms / 1e3) - 1,
     )
     rounded = (None if figure is None else round(figure, 3) for figure in figures)

@@ -71,7 +71,7 @@ async def main(engine: str, n: int, batches: int) -> None:
             started += count
             return (await asyncio.gather(*(rollout(http, str(id_)) for id_ in ids))).count(False)
 
-        await measure(batch, engine, n, batches, has_loop=True)
+        await measure(batch, engine, n, batches)
 
 
 if __name__ == "__main__":

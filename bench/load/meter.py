@@ -15,12 +15,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-LAG_INTERVAL_S = 0.02
-
 
 @dataclass
 class Measured:
-    """Figures of all batches together. The lags are None without an event loop."""
+    """Figures of all batches together."""
 
     walls_s: list[float] = field(default_factory=list)
     own_cpu_s: float = 0.0
@@ -28,34 +26,7 @@ class Measured:
     machine_cpu_s: float = 0.0
     """CPU seconds of all processes of the machine, the stub engine's too, except a client's."""
     peak_rss_mb: float = 0.0
-    lag_p50_ms: float | None = None
-    lag_p99_ms: float | None = None
     failures: int = 0
-
-
-class LagProbe:
-    """Measures how late the event loop calls back, every 20 ms between `start` and `stop`."""
-
-    def __init__(self) -> None:
-        self._lags_ms: list[float] = []
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._lags_ms.clear()
-        self._task = asyncio.create_task(self._sample())
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _sample(self) -> None:
-        while True:
-            asked_at = time.perf_counter()
-            await asyncio.sleep(LAG_INTERVAL_S)
-            self._lags_ms.append(1e3 * (time.perf_counter() - asked_at - LAG_INTERVAL_S))
-
-    def quantile_ms(self, share: float) -> float:
-        return quantile(self._lags_ms, share)
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -87,12 +58,10 @@ Batch = Callable[[int], Awaitable[int]]
 """Function that runs that many rollouts at once and returns the number that failed."""
 
 
-async def measure(batch: Batch, engine: str, n: int, batches: int, *, has_loop: bool) -> None:
+async def measure(batch: Batch, engine: str, n: int, batches: int) -> None:
     await batch(1)
     await asyncio.to_thread(report, engine)
-    measured, probe = Measured(), LagProbe()
-    if has_loop:
-        probe.start()
+    measured = Measured()
     own_s, machine_s = own_cpu_s(), machine_cpu_s()
     for _ in range(batches):
         started = time.perf_counter()
@@ -101,9 +70,6 @@ async def measure(batch: Batch, engine: str, n: int, batches: int, *, has_loop: 
     measured.own_cpu_s = own_cpu_s() - own_s
     measured.machine_cpu_s = machine_cpu_s() - machine_s
     measured.peak_rss_mb = peak_rss_mb("self")
-    if has_loop:
-        probe.stop()
-        measured.lag_p50_ms, measured.lag_p99_ms = probe.quantile_ms(0.5), probe.quantile_ms(0.99)
     print(json.dumps(asdict(measured)), flush=True)
 
 

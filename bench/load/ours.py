@@ -44,9 +44,6 @@ def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Meas
                 rollouts = run(client, kind, n)
                 measured.walls_s.append(time.perf_counter() - started)
                 measured.failures += sum(not is_complete(rollout) for rollout in rollouts)
-                lags = rollouts[-1].reward_components
-                measured.lag_p50_ms = lags.get("lag_p50_ms")
-                measured.lag_p99_ms = lags.get("lag_p99_ms")
             time.sleep(SETTLE_S)
         measured.own_cpu_s = cpu_s(service.pid) - own_s
         measured.machine_cpu_s = machine_cpu_s() - own_cpu_s() - machine_s

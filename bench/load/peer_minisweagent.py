@@ -125,7 +125,7 @@ async def main(engine: str, n: int, batches: int, options: list[str]) -> None:
             results = await asyncio.gather(*work, return_exceptions=True)
             return sum(result is not True for result in results)
 
-        await measure(batch, engine, n, batches, has_loop=False)
+        await measure(batch, engine, n, batches)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ async def main(engine: str, n: int, batches: int) -> None:
             traces = await asyncio.gather(*(agent.run(task) for task in tasks))
             return sum(not is_complete(trace) for trace in traces)
 
-        await measure(batch, engine, n, batches, has_loop=True)
+        await measure(batch, engine, n, batches)
 
 
 if __name__ == "__main__":

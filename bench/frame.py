@@ -52,11 +52,12 @@ def run(name: str, parts: Mapping[str, Part]) -> None:
         description=sys.modules["__main__"].__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    if len(parts) > 1:
-        parser.add_argument("part", nargs="*", choices=[*parts])
+    parser.add_argument("part", nargs="*", help=f"of {', '.join(parts)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a little of it, as a check")
     options = parser.parse_args()
-    named = getattr(options, "part", []) or [*parts]
+    named = options.part or [*parts]
+    if unknown := set(named) - set(parts):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
     content = _before(name) if set(named) != set(parts) else {}
     for part in named:
         began = time.monotonic()

@@ -104,7 +104,7 @@ def cost(quick: bool) -> frame.Found:
                 for name, task in tasks.items()
             }
             found = frame.alternate(turns, rounds)
-    rows = [
+    rows: list[frame.Row] = [
         {
             "contender": name,
             "rollouts_at_once": at_once,

@@ -39,7 +39,7 @@ def measure(quick: bool) -> frame.Found:
     rows = instances(quick)
     cheats = dict(list(CHEATS.items())[:2]) if quick else CHEATS
     reports = asyncio.run(grade_all(rows, lambda row: patches(row, cheats), grade, AT_ONCE))
-    table = {
+    table: dict[str, frame.Row] = {
         name: {
             "patch": name,
             "instances": len(own),

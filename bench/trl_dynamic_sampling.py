@@ -5,7 +5,7 @@ evaluated on tasks it is not trained on; that time is not counted.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -91,7 +91,7 @@ def train(directory: Path, steps: int, dynamic: bool, seed: int) -> frame.Row:
     }
 
 
-def headline(runs: dict[str, Sequence[frame.Row]]) -> frame.Row:
+def headline(runs: Mapping[str, Sequence[frame.Row]]) -> frame.Row:
     figures: frame.Row = {}
     for name, own in runs.items():
         to_goal = [one[f"seconds_to_{GOAL:g}"] for one in own]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.ablation import headline, workload
-from bench.ablation.actions import BASH, TMUX, Times
+from bench.ablation import table, workload
 from bench.ablation.engine import Model
 from bench.ablation.rows import ALL, ALL_SLOW, BALANCING, ROWS
 from bench.ablation.running import Run
@@ -34,30 +33,26 @@ def _table(balancing: list[Run] | None = None) -> dict[str, list[Run]]:
 
 def test_a_ratio_is_of_the_same_seed_and_the_row_has_their_median() -> None:
     runs = _table(balancing=_runs([0.5, 1.4, 2.4]))
-    (line,) = [one for one in headline.table(ROWS, runs) if one["row"] == BALANCING]
+    lines = [table.line(row, runs) for row in ROWS]
+    (line,) = [one for one in lines if one["row"] == BALANCING]
     assert (line["ratio"], line["low"], line["high"]) == (0.6, 0.5, 0.7)
     assert (line["paper"], line["valid_runs"], line["action_ms_p50"]) == (0.68, 3, 2.0)
-    times = {BASH: Times(BASH, [0.1, 0.2]), TMUX: Times(TMUX, [600.0, 620.0])}
-    figures = headline.headline(ROWS, runs, times)
+    figures = table.headline(lines)
     assert figures["without_balancing"] == 0.6
     assert (figures["without_bash"], figures["without_bash_paper"]) == (1.0, 0.78)
-    assert (figures["action_ms"], figures["action_ms_tmux"]) == (0.15, 610.0)
 
 
 @pytest.mark.parametrize("quiet", [BUSY, DISTURBED])
 def test_runs_on_a_busy_machine_are_no_result_and_named(quiet: Quiet) -> None:
-    runs = _table(balancing=_runs([0.5, 1.4, 2.4], quiet))
-    (line,) = [one for one in headline.table(ROWS, runs) if one["row"] == BALANCING]
-    assert (line["ratio"], line["valid_runs"], line["groups_per_s"]) == (None, 0, None)
-    problems = headline.problems(ROWS, runs)
+    problems = table.problems(_table(balancing=_runs([0.5, 1.4, 2.4], quiet)))
     assert len(problems) == 3
     assert all(one.startswith(BALANCING) and "used" in one for one in problems)
-    assert not headline.problems(ROWS, _table())
+    assert not table.problems(_table())
 
 
 def test_a_row_that_is_faster_without_its_optimisation_has_the_wrong_sign() -> None:
-    assert headline.wrong_signs(ROWS, _table(balancing=_runs([1.04, 2.08, 4.16]))) == []
-    (wrong,) = headline.wrong_signs(ROWS, _table(balancing=_runs([1.2, 2.4, 4.8])))
+    assert table.wrong_signs(ROWS, _table(balancing=_runs([1.04, 2.08, 4.16]))) == []
+    (wrong,) = table.wrong_signs(ROWS, _table(balancing=_runs([1.2, 2.4, 4.8])))
     assert wrong == f"{BALANCING}: 1.20 of {ALL_SLOW}"
 
 

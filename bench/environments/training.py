@@ -17,7 +17,7 @@ from prorl_service import local
 from prorl_service.agents.harbor.agent import HarborAgent
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import Task
+from prorl_service.schemas import Rollout, Task
 from recipes.common.training import imitation
 from recipes.common.training.imitation import Transcript, tool_call
 from recipes.demo.demonstrations import Demonstration, demonstrations
@@ -123,7 +123,7 @@ def measure(quick: bool) -> frame.Found:
         ):
             before = _success(client, heldout, "before")
             config = TrainConfig(seed=SEED, steps=steps)
-            log = train(model, service.url, output, config, tasks=trained)
+            log = train(model, service.url, output, config, observe=_unseen, tasks=trained)
             after = _success(client, heldout, "after")
     row = {
         "training tasks": len(trained),
@@ -132,6 +132,10 @@ def measure(quick: bool) -> frame.Found:
         "logprob_diff_max": max(entry["sampling/sampling_logp_difference/max"] for entry in log),
     }
     return frame.Found([row], {"harbor_success_before": before, "harbor_success_after": after})
+
+
+def _unseen(_: Sequence[Rollout]) -> None:
+    return
 
 
 def _success(client: RolloutClient, heldout: Sequence[Task], name: str) -> float:

@@ -75,7 +75,7 @@ def logprobs(ids: Sequence[int]) -> dict[str, Any]:
     return {"content": [{"token_id": id_, "token": "", "logprob": LOGPROB} for id_ in ids]}
 
 
-def usage_of(prompt: int, completion: int) -> dict[str, int]:
+def usage_of(prompt: int, completion: int) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

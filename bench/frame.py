@@ -41,8 +41,8 @@ class Found:
     """What a picture shows beyond the rows; pages do not quote it."""
 
 
-Part = Callable[[bool], Found]
-"""Function that measures a part, or a little of it as a check."""
+Part = Callable[[bool], Found | None]
+"""Function that measures a part, or a little of it as a check. None: not on this machine."""
 
 
 def run(name: str, parts: Mapping[str, Part]) -> None:
@@ -58,11 +58,14 @@ def run(name: str, parts: Mapping[str, Part]) -> None:
     named = options.part or [*parts]
     if unknown := set(named) - set(parts):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    content = _before(name) if set(named) != set(parts) else {}
+    content = _before(name)
     for part in named:
         began = time.monotonic()
         print(f"{name}, {part}: load {_load()}", flush=True)
         found = parts[part](options.quick)
+        if found is None:
+            print(f"{name}, {part}: not on this machine", flush=True)
+            continue
         print(f"{name}, {part}: took {time.monotonic() - began:.0f} s, load {_load()}", flush=True)
         if options.quick:
             _print_tables(found.rows)
@@ -84,11 +87,11 @@ def _before(name: str) -> Row:
 
 def _merged(content: Row, part: str, found: Found, order: Sequence[str]) -> Row:
     """Returns the content with what a part has found in place of what it had."""
-    rows = [dict(row) for row in found.rows]
-    if len(order) > 1:
-        rows = [row for row in content.get("rows", ()) if row["part"] != part]
-        rows += [{"part": part, **row} for row in found.rows]
-        rows.sort(key=lambda row: order.index(row["part"]))
+    if len(order) == 1:
+        return {"headline": found.headline, "rows": found.rows, "series": found.series}
+    rows = [row for row in content.get("rows", ()) if row["part"] != part]
+    rows += [{"part": part, **row} for row in found.rows]
+    rows.sort(key=lambda row: order.index(row["part"]))
     return {
         "headline": content.get("headline", {}) | found.headline,
         "rows": rows,

@@ -5,8 +5,9 @@ new ones, from a trainer in fp32 to an engine in bf16. `gpu`: training with a GP
 own build in `.venv-vllm`, and only its rows of the reference engine have been run.
 """
 
-import sys
 from statistics import fmean
+
+import torch
 
 from bench import frame
 from bench.vllm_training import training, weights
@@ -33,7 +34,9 @@ def trained(quick: bool) -> frame.Found:
     return frame.Found(rows, headline)
 
 
-def on_gpu(quick: bool) -> frame.Found:
+def on_gpu(quick: bool) -> frame.Found | None:
+    if not torch.cuda.is_available():
+        return None
     engines, steps = (ON_GPU[:1], QUICK_STEPS) if quick else (ON_GPU, STEPS)
     trainers = ("GRPOTrainer", "GRPOTrainer, dynamic sampling")
     rows = training.measure((0,), steps, engines=engines, trainers=trainers, use_cpu=False)
@@ -41,7 +44,5 @@ def on_gpu(quick: bool) -> frame.Found:
 
 
 if __name__ == "__main__":
-    parts: dict[str, frame.Part] = {"training": trained, "weights": weights.measure}
-    if "gpu" in sys.argv:
-        parts["gpu"] = on_gpu
+    parts: dict[str, frame.Part] = {"training": trained, "weights": weights.measure, "gpu": on_gpu}
     frame.run("vllm_training", parts)

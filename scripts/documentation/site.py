@@ -66,7 +66,7 @@ def main() -> None:
 def _needed(results: list[Path]) -> set[str]:
     """Returns the pages and all files that they link to, relative to the repository."""
     found = {str(path) for path in in_repository()} | {"CHANGELOG.md", "CONTRIBUTING.md"}
-    files = [*results, *(path.with_suffix(".png") for path in results)]
+    files = [*results, *(path.with_suffix(".svg") for path in results)]
     found |= {str(path.relative_to(ROOT)) for path in files if path.exists()}
     waiting = sorted(found)
     while waiting:
@@ -138,8 +138,8 @@ def _numbers(path: Path) -> Iterator[str]:
     yield f"`{result['command']}` on {machine['system']} with {machine['cpus']} CPUs and"
     yield f"{machine['memory_gib']} GiB, at a load of {result['load']}."
     yield f"[All rows]({ELSEWHERE}/{RESULTS}/{path.name}).\n"
-    if path.with_suffix(".png").exists():
-        yield f"![{path.stem}]({ELSEWHERE}/{RESULTS}/{path.stem}.png)\n"
+    if path.with_suffix(".svg").exists():
+        yield f"![{path.stem}]({ELSEWHERE}/{RESULTS}/{path.stem}.svg)\n"
     yield "| headline | |"
     yield "|---|---|"
     for name, value in result["headline"].items():

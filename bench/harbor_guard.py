@@ -20,11 +20,7 @@ def measure(quick: bool) -> frame.Found:
         cheats = dict(list(cheats.items())[:2])
     rewards, won = asyncio.run(probe(cheats, lambda line: print(f"  {line}", flush=True)))
     rows = [
-        {
-            "script": name,
-            **{shape: "error" if one is None else one for shape, one in by_shape.items()},
-            "wins in place": ", ".join(won.get(name, ())),
-        }
+        {"script": name, **_cells(by_shape), "wins in place": ", ".join(won.get(name, ()))}
         for name, by_shape in rewards.items()
     ]
     headline = {
@@ -38,6 +34,10 @@ def measure(quick: bool) -> frame.Found:
         "nothing": _gained(rewards[NOTHING]) / len(SHAPES),
     }
     return frame.Found(rows, headline)
+
+
+def _cells(by_shape: Mapping[str, float | None]) -> frame.Row:
+    return {shape: "error" if reward is None else reward for shape, reward in by_shape.items()}
 
 
 def _gained(by_shape: Mapping[str, float | None]) -> int:

@@ -6,7 +6,7 @@ too.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,19 +48,20 @@ def measure(quick: bool) -> frame.Found:
         }
         for name, own in reports.items()
     }
-    general = [row for name, row in table.items() if name in GENERAL]
-    selectors = [row for name, row in table.items() if name in SELECTORS]
     headline = {
         "instances": len(rows),
         "reference_resolved": table["reference"]["resolved"],
         "nothing_resolved": table["nothing"]["resolved"],
         "general_cheats": len(GENERAL),
-        "general_cheats_tried": sum(row["instances"] for row in general),
-        "general_cheats_resolved": sum(row["resolved"] for row in general),
-        "swe_selectors_tried": sum(row["instances"] for row in selectors),
-        "swe_selectors_resolved": sum(row["resolved"] for row in selectors),
+        **_tally("general_cheats", [row for name, row in table.items() if name in GENERAL]),
+        **_tally("swe_selectors", [row for name, row in table.items() if name in SELECTORS]),
     }
     return frame.Found([*table.values()], headline)
+
+
+def _tally(prefix: str, rows: Sequence[frame.Row]) -> frame.Row:
+    tried, resolved = (sum(row[column] for row in rows) for column in ("instances", "resolved"))
+    return {f"{prefix}_tried": tried, f"{prefix}_resolved": resolved}
 
 
 if __name__ == "__main__":

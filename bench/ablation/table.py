@@ -7,7 +7,7 @@ could have sampled; neither is GPU utilisation.
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 
 from bench import frame
 from bench.ablation.rows import BALANCING, BALANCING_EQUAL, BASH, CLEANUP, Row
@@ -45,13 +45,11 @@ def line(row: Row, runs: Runs) -> frame.Row:
         "high": round(high, 3),
         "paper": row.paper,
         "groups_per_s": round(fmean(one.groups_per_s for one in found), 3),
-        "rollouts_per_s": round(fmean(one.rollouts_per_s for one in found), 2),
         "engine_busy": round(fmean(one.engine_busy for one in found), 2),
         "token_share": round(fmean(one.token_share for one in found), 3),
         "wasted_turns": round(fmean(one.wasted for one in found), 3),
         "action_ms_mean": round(fmean(actions), 1),
         "action_ms_p50": round(median(actions), 1),
-        "action_ms_p95": round(quantiles(actions, n=20)[-1], 1),
         "cpu_share": round(max(one.quiet.cpu_share for one in found), 2),
         "other_load": round(max(one.quiet.other_load for one in found), 2),
         "valid_runs": len(own),

@@ -81,10 +81,6 @@ def _rng(seed: int, rollout_id: str, what: object) -> random.Random:
     return random.Random(f"{seed} {name} {what}")
 
 
-def is_informative(rewards: list[float]) -> bool:
-    return LEAST_MEAN <= sum(rewards) / len(rewards) <= MOST_MEAN
-
-
 LEAST_MEAN, MOST_MEAN = 0.2, 0.8
 """Bounds of a group's mean reward. Between all and nothing, a verdict can be early."""
 

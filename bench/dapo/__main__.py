@@ -8,8 +8,7 @@ all calls.
 Figures of a row: `wasted`, `uninformative` and `left` are shares of the turns (model calls): of
 groups that were cancelled, restarted or thrown away; of those that ended with all rewards equal; of
 those in flight at the end of the run, which a longer one would have used. `groups_per_min` counts
-all time, training too, and is what ratios are of; without pauses, turns made during them count all
-the same. Rates are medians of the runs; all else is of all runs together. `busy` is the share of
+all time, training too, and is what ratios are of. Rates are medians of the runs; all else is of all runs together. `busy` is the share of
 RUN's workers at work, over all time; calls held while engines are lent count as work. Staleness is
 the number of policy versions between the newest and a group's oldest token when it was given.
 `turns_given` is the mean of the rollouts trained on: below that of the batches, short ones are
@@ -75,16 +74,12 @@ def row(name: str, runs: Sequence[Run]) -> frame.Row:
     given = [group for run in runs for group in run.given]
     turns = sum((run.turns for run in runs), Counter[Fate]())
     shares = {fate.value: round(turns[fate] / turns.total(), 3) for fate in Fate}
-    without_pauses = median(60 * len(run.given) / run.sampling_s for run in runs)
     return {
         "who": name,
         "groups_per_min": round(median(map(_groups_per_min, runs)), 1),
-        "groups_per_min_without_pauses": round(without_pauses, 1),
         **{fate: share for fate, share in shares.items() if fate != Fate.GIVEN},
-        "turns_per_group": round(turns.total() / len(given), 1),
         "busy": round(fmean(busy for run in runs for _, busy in run.busy), 2),
         "staleness_max": max(group.staleness for group in given),
-        "staleness_mean": round(fmean(group.staleness for group in given), 2),
         "turns_given": round(_mean_turns_given(runs), 2),
         "turn_ms": round(1e3 * sum(one.run_s for one in given) / sum(one.turns for one in given)),
     }
@@ -114,7 +109,6 @@ def headline(runs: Runs) -> frame.Row:
         "informative_groups_per_min_vs_sync": ratio(OURS, batches),
         "informative_groups_per_min_vs_requeue": ratio(OURS, rates[REQUEUE]),
         "engines_lent_vs_sync": ratio(LENT, batches),
-        "engines_lent_vs_requeue": ratio(LENT, rates[REQUEUE]),
         "wasted_turns_share": ours["wasted"],
         "requeue_wasted_turns_share": row(REQUEUE, runs[REQUEUE])["wasted"],
         "left_at_the_end_share": ours["left"],

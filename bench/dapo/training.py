@@ -60,11 +60,6 @@ class Run:
             "pauses": _rounded(self.pauses),
         }
 
-    @property
-    def sampling_s(self) -> float:
-        """Seconds that the trainer waited for its groups."""
-        return self.wall_s - sum(end - start for start, end in self.pauses)
-
 
 def _rounded(pairs: Sequence[tuple[float, float]]) -> list[list[float]]:
     return [[round(first, 2), round(second, 2)] for first, second in pairs]

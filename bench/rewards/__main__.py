@@ -90,15 +90,7 @@ def _compared(part: str, scorer: str, scored: list[ScoredRow], turn: int) -> fra
     """Returns a line for each scorer and each disagreement."""
     ours, theirs = asyncio.run(_contested(part, scorer, scored, turn))
     truth = [float(row.right) for row in scored]
-    lines = [
-        _line(
-            who,
-            rows=len(scored),
-            rows_per_s=round(standing.rows_per_s, 1),
-            right=round(_agreement(standing.scores, truth), 4),
-        )
-        for who, standing in (("ours", ours), ("verl", theirs))
-    ]
+    lines = [_standing("ours", ours, truth), _standing("verl", theirs, truth)]
     for row, one, other in zip(scored, ours.scores, theirs.scores, strict=True):
         if one != other:
             note = rows.REASONS[part].get(row.name, "NOT EXPLAINED")
@@ -109,6 +101,11 @@ def _compared(part: str, scorer: str, scored: list[ScoredRow], turn: int) -> fra
         f"{part}_rows_per_s_vs_reference": round(ours.rows_per_s / theirs.rows_per_s, 2),
     }
     return frame.Found(lines, headline)
+
+
+def _standing(who: str, standing: Standing, truth: Sequence[float]) -> frame.Row:
+    right = round(_agreement(standing.scores, truth), 4)
+    return _line(who, rows=len(truth), rows_per_s=round(standing.rows_per_s, 1), right=right)
 
 
 async def _contested(

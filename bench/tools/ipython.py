@@ -28,14 +28,13 @@ async def measure(quick: bool) -> Found:
             for who, at_once in ((GATEWAY, False), (GATEWAY_QUICK, True))
         }
         runs["jupyter_client"] = await stack.enter_async_context(kernels.direct())
-        for name, sandbox in (await rungs.enter_all(stack)).items():
-            runs[name] = rungs.tool(sandbox, "ipython", "code")
+        sandboxes = await rungs.enter_all(stack)
+        runs |= {name: rungs.tool(one, "ipython", "code") for name, one in sandboxes.items()}
         actions: dict[tuple[str, str], Action] = {}
         for who, run in runs.items():
             for what, code in CODES.items():
                 output = await asyncio.wait_for(run(code), kernels.ANSWER_TIMEOUT_S)
-                if output.strip() != EXPECTED[what]:
-                    raise RuntimeError(f"{who}: {what} gave {output[:200]!r}")
+                assert output.strip() == EXPECTED[what], (who, what, output[:200])
                 actions[who, what] = partial(run, code)
         rows = await compared(actions, quick)
     ours = p50(rows, rungs.SIF, "1+1")

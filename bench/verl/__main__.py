@@ -105,11 +105,11 @@ def _mixed(way: str, policy: Path, scratch: Path, seed: int) -> frame.Row:
     not, except those of groups that became too old: those left at the end would have been used."""
     directory = scratch / f"{seed}-{list(WAYS).index(way)}"
     directory.mkdir()
-    tasks = write_mix(directory, 400, seed=seed, informative=MIX_STEPS * GROUPS_PER_STEP)
+    informative = MIX_STEPS * GROUPS_PER_STEP
+    needed = GROUP_SIZE * write_mix(directory, 400, seed=seed, informative=informative)
     with local.service([], log=directory / "service.log", options=SERVICE) as service:
         run = _train(directory, policy, MIX | WAYS[way], service.url)
         begun = _ended(service.url)
-    needed = GROUP_SIZE * tasks
     wasted = begun - needed
     if way == CARRIED:
         wasted = GROUP_SIZE * round(sum(run.values("prorl/sampling/stale")))

@@ -8,13 +8,14 @@ all calls.
 Figures of a row: `wasted`, `uninformative` and `left` are shares of the turns (model calls): of
 groups that were cancelled, restarted or thrown away; of those that ended with all rewards equal; of
 those in flight at the end of the run, which a longer one would have used. `groups_per_min` counts
-all time, training too, and is what ratios are of. Rates are medians of the runs; all else is of all runs together. `busy` is the share of
-RUN's workers at work, over all time; calls held while engines are lent count as work. Staleness is
-the number of policy versions between the newest and a group's oldest token when it was given.
-`turns_given` is the mean of the rollouts trained on: below that of the batches, short ones are
-favoured. `turn_ms` next to the mean latency of the engine shows how much this machine was in the
-way. Ratios are medians over the seeds, to the better of the two sizes of batches. A length bias is
-the ratio of the mean turns given to that of the batches, which favour no length, minus 1.
+all time, training too, and is what ratios are of. Rates are medians of the runs; all else is of all
+runs together. `busy` is the share of RUN's workers at work, over all time; calls held while engines
+are lent count as work. Staleness is the number of policy versions between the newest and a group's
+oldest token when it was given. `turns_given` is the mean of the rollouts trained on: below that of
+the batches, short ones are favoured. `turn_ms` next to the mean latency of the engine shows how
+much this machine was in the way. Ratios are medians over the seeds, to the better of the two sizes
+of batches. A length bias is the ratio of the mean turns given to that of the batches, which favour
+no length, minus 1.
 """
 
 import asyncio

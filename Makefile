@@ -37,8 +37,7 @@ test-environments: setup sandboxes ## every Dockerfile, puzzle and server of env
 	[ "$$(id -u)" != 0 ] || scripts/test-as-nobody tests/sandbox/images/dockerfiles -k spython
 	scripts/test-harbor
 neighbours: setup ## what we use of other packages, looked up in their newest releases
-	scripts/setup-harbor
-	PATH=$$PWD/.venv/bin:$$PATH .venv-harbor/bin/python -m scripts.neighbours
+	scripts/neighbours
 test-slurm: setup ## the recipes' Slurm scripts, on a real Slurm of this machine's own
 	scripts/test-slurm
 clean:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.neighbours import Neighbour
-from scripts.neighbours.hooks import hooks
-from scripts.neighbours.sources import Sources
+from scripts.neighbour_check.hooks import hooks
+from scripts.neighbour_check.sources import Sources
 
 NAMES = st.sampled_from(["url", "kwargs", "seed", "version", "group", "source", "metadata"])
 LISTS = st.lists(NAMES, unique=True, min_size=1, max_size=4)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.neighbours import packages
-from scripts.neighbours.presets import OfNpm, presets
+from scripts.neighbour_check import packages
+from scripts.neighbour_check.presets import OfNpm, presets
 
 PRESET = """
 about = "A program."

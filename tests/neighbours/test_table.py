@@ -56,7 +56,7 @@ def test_what_is_installed_has_all_that_we_use(venv: str) -> None:
     python = ROOT / venv / "bin" / "python"
     if not python.exists():
         pytest.skip(f"{venv} is not set up")
-    command = [str(python), "-m", "scripts.neighbours", "--installed"]
+    command = [str(python), "-m", "scripts.neighbour_check", "--installed"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": 0 of ") > 1

@@ -4,8 +4,8 @@ is broken."""
 import ast
 from collections.abc import Iterator, Sequence
 
-from scripts.neighbours.sources import Found, Sources, names_of
-from scripts.neighbours.uses import Call, Use
+from scripts.neighbour_check.sources import Found, Sources, names_of
+from scripts.neighbour_check.uses import Call, Use
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 KINDS = ("staticmethod", "classmethod", "property", "cached_property")

@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from scripts.neighbours import packages
-from scripts.neighbours.compare import used
-from scripts.neighbours.sources import Sources
-from scripts.neighbours.uses import in_text
+from scripts.neighbour_check import packages
+from scripts.neighbour_check.compare import used
+from scripts.neighbour_check.sources import Sources
+from scripts.neighbour_check.uses import in_text
 
 DIRECTORY = "prorl_service/gateway/harnesses"
 STALE = timedelta(days=120)

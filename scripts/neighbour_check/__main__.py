@@ -1,4 +1,4 @@
-"""What we use, looked up in other packages: `python -m scripts.neighbours [NAME[==RELEASE]...]`.
+"""What we use, looked up in other packages: `python -m scripts.neighbour_check [NAME[==RELEASE]...]`.
 
 Unpacks the newest wheel or npm package of each, or that release, without installing it, and
 compares names, signatures, fields and routes in its source. `--installed` compares what is
@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from prorl_service.neighbours import Neighbour, neighbours, table
-from scripts.neighbours import packages
-from scripts.neighbours.hooks import hooks
-from scripts.neighbours.presets import presets
-from scripts.neighbours.sources import Sources
+from scripts.neighbour_check import packages
+from scripts.neighbour_check.hooks import hooks
+from scripts.neighbour_check.presets import presets
+from scripts.neighbour_check.sources import Sources
 
 OURS = Path(__file__).parents[2]
 

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from prorl_service.neighbours import Neighbour
-from scripts.neighbours import compare
-from scripts.neighbours.sources import Sources, names_of
-from scripts.neighbours.uses import Use, definition, uses
+from scripts.neighbour_check import compare
+from scripts.neighbour_check.sources import Sources, names_of
+from scripts.neighbour_check.uses import Use, definition, uses
 
 DIRECTORIES = ("prorl_service", "plugins")
 Hook = Callable[[Sources], Iterator[str]]

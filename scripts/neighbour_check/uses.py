@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.neighbours.sources import names_of
+from scripts.neighbour_check.sources import names_of
 
 
 @dataclass(frozen=True, slots=True)

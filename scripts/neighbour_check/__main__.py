@@ -1,4 +1,4 @@
-"""What we use, looked up in other packages: `python -m scripts.neighbour_check [NAME[==RELEASE]...]`.
+"""What we use, looked up in other packages: `scripts/neighbours [NAME[==RELEASE]...]`.
 
 Unpacks the newest wheel or npm package of each, or that release, without installing it, and
 compares names, signatures, fields and routes in its source. `--installed` compares what is

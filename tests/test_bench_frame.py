@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,11 @@ def test_a_part_that_is_measured_alone_leaves_the_others_as_they_are(
 def test_contenders_take_turns_each_round_with_another_one_first() -> None:
     order: list[str] = []
 
-    def contender(name: str) -> Any:
-        return lambda number: order.append(name) or f"{name}{number}"
+    def turn(name: str, number: int) -> str:
+        order.append(name)
+        return f"{name}{number}"
 
-    found = frame.alternate({name: contender(name) for name in "abc"}, 3)
+    found = frame.alternate({name: partial(turn, name) for name in "abc"}, 3)
     assert "".join(order) == "abcbcacab"
     assert found["b"] == ["b0", "b1", "b2"]
 

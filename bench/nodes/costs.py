@@ -21,7 +21,6 @@ from bench.frame import Found, Row, alternate, middle
 from bench.load.ours import cpu_s
 from bench.nodes.agent import AGENT, GROUP_SIZE, group
 from bench.nodes.engine import waiting_engine
-from bench.nodes.stubs import content
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import RolloutState
@@ -72,32 +71,36 @@ def costs(quick: bool) -> Found:
 def _round(at: local.LocalProcess, tokens: int, quick: bool, _: int) -> Row:
     groups = QUICK_GROUPS if quick else GROUPS[tokens]
     before_s, began = cpu_s(at.pid), time.perf_counter()
-    asyncio.run(_run(at, groups, tokens))
+    read_bytes = asyncio.run(_run(at, groups, tokens))
     took_s, rollouts = time.perf_counter() - began, groups * GROUP_SIZE
     return {
         "tokens": tokens,
-        "kb": round(len(content(tokens)[1]) / 1e3, 1),
+        "kb": round(read_bytes / rollouts / 1e3, 1),
         "front_ms": round(1e3 * (cpu_s(at.pid) - before_s) / rollouts, 2),
         "rollouts_per_s": round(rollouts / took_s, 1),
     }
 
 
-async def _run(at: local.LocalProcess, groups: int, tokens: int) -> None:
-    """Runs that many groups in a closed loop. Raises `RuntimeError` for a rollout that fails."""
-    waiting = [group(1, tokens, PROMPT) for _ in range(groups)]
+async def _run(at: local.LocalProcess, groups: int, tokens: int) -> int:
+    """Runs that many groups in a closed loop; returns the bytes of their content. Raises
+    `RuntimeError` for a rollout that fails."""
+    waiting, read_bytes = [group(1, tokens, PROMPT) for _ in range(groups)], 0
     async with AsyncRolloutClient(at.url) as client, asyncio.TaskGroup() as workers:
 
         async def work() -> None:
+            nonlocal read_bytes
             while waiting:
                 submitted = waiting.pop()
                 await client.submit([submitted])
-                async for one in client.stream(submitted.rollout_ids(), WAIT_S):
-                    if one.state is not RolloutState.DONE or one.trajectory is None:
+                async for one, content in client.parts(submitted.rollout_ids(), WAIT_S):
+                    if one.state is not RolloutState.DONE:
                         raise RuntimeError(f"{one.rollout_id} is {one.state}: {one.error}")
+                    read_bytes += len(content)
                 await client.acknowledge([submitted.group_id])
 
         for _ in range(AT_ONCE):
             workers.create_task(work())
+    return read_bytes
 
 
 def idle(quick: bool) -> Found:

@@ -108,7 +108,7 @@ async def _run(client: AsyncRolloutClient, at_once: int, ended: list[int]) -> No
         while True:
             submitted = group(CALLS)
             await client.submit([submitted])
-            async for one in client.summaries(submitted.rollout_ids(), WAIT_S):
+            async for one, _ in client.parts(submitted.rollout_ids(), WAIT_S):
                 if one.state is not RolloutState.DONE:
                     raise RuntimeError(f"{one.rollout_id} is {one.state}: {one.error}")
                 ended[0] += 1

@@ -12,9 +12,9 @@ from math import sqrt
 from statistics import fmean, stdev
 
 from bench import frame
+from bench.ablation.routers import ConsistentHash, MinHeap, RoundRobin
 from bench.routing import simulate
 from bench.routing.simulate import SCENARIOS, Run
-from bench.ablation.routers import ConsistentHash, MinHeap, RoundRobin
 from prorl_service.inference.routing import LeastExpectedTime, Router
 
 OURS, MIN_HEAP = "ours", "min-heap of task counts"

@@ -1,10 +1,11 @@
 """A modelled engine as a process: samples what the workload says, in the time that a model would.
 
-`python -m bench.ablation.engine PORT MODEL_DIRECTORY`. Time passes as in `bench.routing.simulate`:
-decode steps of 8 ms and 0.1 ms a sequence, prefill of 20,000 tokens/s, a prefix cache of 400,000
-tokens, least recently used first; here in real time, in steps of 20 ms. No GPU and no model.
-`POST /reset` sets seed, pace and slowness; `GET /report` reports busy seconds, sampled tokens, the
-most that it could have sampled per second, turns by group, and its processor time.
+`python -m bench.ablation.engine MODEL_DIRECTORY --port PORT`. Time passes as in
+`bench.routing.simulate`: decode steps of 8 ms and 0.1 ms a sequence, prefill of 20,000 tokens/s, a
+prefix cache of 400,000 tokens, least recently used first; here in real time, in steps of 20 ms. No
+GPU and no model. `POST /reset` sets seed, pace and slowness; `GET /report` reports busy seconds,
+sampled tokens, the most that it could have sampled per second, turns by group, and its processor
+time.
 """
 
 import asyncio
@@ -145,5 +146,5 @@ class ModelledEngine(TokenEngine):
 
 
 if __name__ == "__main__":
-    port, model = sys.argv[1:]
+    model, _, port = sys.argv[1:]
     uvloop.run(ModelledEngine(Path(model)).serve(int(port)))

@@ -1,9 +1,9 @@
 """A stub engine: answers every call after a fixed latency, and knows what each rollout has done.
 
-`python -m bench.load.engine PORT MODEL_DIRECTORY LATENCY_MS`. Speaks the token-id route that the
-service uses, and OpenAI's chat route for the others. `GET /report` reports the rollouts since the
-last report: how many there were, how many made all turns with the right tool output, and the times
-from each answer to the next call; and the engine's own processor time.
+`python -m bench.load.engine MODEL_DIRECTORY LATENCY_MS --port PORT`. Speaks the token-id route that
+the service uses, and OpenAI's chat route for the others. `GET /report` reports the rollouts since
+the last report: how many there were, how many made all turns with the right tool output, and the
+times from each answer to the next call; and the engine's own processor time.
 """
 
 import asyncio
@@ -126,5 +126,5 @@ def _text(content: Any) -> str:
 
 
 if __name__ == "__main__":
-    port, model, latency_ms = sys.argv[1:]
+    model, latency_ms, _, port = sys.argv[1:]
     uvloop.run(LoadEngine(Path(model), float(latency_ms) / 1e3).serve(int(port)))

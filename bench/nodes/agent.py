@@ -27,10 +27,13 @@ class Calls(AgentHandler):
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         prompt_ids = rollout.prompt_ids
-        for _ in range(int(str(self.task.data["calls"]))):
+        for _ in range(self.calls(rollout)):
             await rollout.sample(prompt_ids)
             prompt_ids = rollout.next_prompt([Message(role="user", content="Go on.")])
         return FinishReason.FINISHED
+
+    def calls(self, rollout: RolloutContext) -> int:
+        return int(str(self.task.data["calls"]))
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         return Verdict(1.0)

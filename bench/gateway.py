@@ -25,7 +25,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.harness import with_program
 from prorl_service.gateway.dialects import chat as dialect
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Group, Limits, Task
 from prorl_service.tokens.chat import ChatFormat
 from recipes.demo.programs import OPENAI_AGENT

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from bench import frame
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow
 from prorl_service.rollouts.journal.threads import SPARE_PAGES

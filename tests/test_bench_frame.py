@@ -48,7 +48,7 @@ def test_contenders_take_turns_each_round_with_another_one_first() -> None:
 
 
 def test_the_middle_row_has_the_median_and_what_failed_counts_as_the_largest() -> None:
-    rows = [{"ms": 3.0}, {"ms": None}, {"ms": 1.0}]
+    rows: list[frame.Row] = [{"ms": 3.0}, {"ms": None}, {"ms": 1.0}]
     assert frame.middle(rows, "ms") == {"ms": 3.0}
     low, high = frame.interval([1.0, 2.0, 4.0])
     assert (low, high) == (1.0, 4.0)

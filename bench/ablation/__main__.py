@@ -22,7 +22,7 @@ from bench.ablation import actions, rows, running, table
 from bench.ablation.rows import Row
 from bench.ablation.running import Fleet, Run
 from bench.ablation.workload import Size
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
 SEEDS = 5
 VOCAB_SIZE = 1024

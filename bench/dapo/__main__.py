@@ -31,7 +31,7 @@ from bench.dapo import training, workload
 from bench.dapo.strategies import Batches, Fate, Refill, Service
 from bench.dapo.training import Make, Run
 from bench.dapo.workload import Plan
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Group
 
 SYNC = "synchronous, batches of T"

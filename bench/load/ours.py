@@ -14,7 +14,7 @@ from bench.load.meter import Measured, machine_cpu_s, own_cpu_s, peak_rss_mb, re
 from bench.load.workload import MODEL_CALLS, SYSTEM, TASK, TOOL_TURNS, is_output
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Group, Limits, Message, Rollout, Task
 
 GROUP_SIZE = 8

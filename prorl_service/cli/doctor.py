@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, get_args
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -24,6 +24,7 @@ from prorl_service.errors import SandboxError
 from prorl_service.neighbours import Neighbour, neighbours
 from prorl_service.sandbox import SandboxKind, host_checks, provider
 from prorl_service.sandbox.host_checks import Finding, Status
+from prorl_service.sandbox.kinds import KINDS
 
 BUDGET_S = 45.0
 """Seconds for all checks, which run in parallel; longer than the trial of any provider."""
@@ -32,9 +33,7 @@ NOT_INSTALLED = Finding(Status.MISSING, "not installed")
 """Finding on a neighbour that is not here, which is not shown."""
 
 COLOURS = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
-ISOLATING: list[SandboxKind] = [
-    kind for kind in get_args(SandboxKind) if kind not in ("auto", "process")
-]
+ISOLATING = [name for name, kind in KINDS.items() if kind.isolates]
 
 
 @dataclass(frozen=True, slots=True)

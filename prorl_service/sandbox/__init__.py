@@ -1,16 +1,18 @@
 """Sandboxes, in which untrusted commands run. `provider` picks a kind; `base` is the interface."""
 
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
-from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
-from prorl_service.sandbox.kinds.auto import AutoProvider
-from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
+from prorl_service.sandbox.kinds import KINDS, make
+from prorl_service.sandbox.kinds.auto import AutoProvider, first_working
 
-SandboxKind = Literal["auto", "apptainer", "bubblewrap", "process"]
+if TYPE_CHECKING:
+    SandboxKind = str
+else:
+    SandboxKind = Literal[("auto", *KINDS)]
 
 
 def provider(
@@ -18,20 +20,21 @@ def provider(
 ) -> SandboxProvider:
     """Returns the provider of `kind`; `auto` is the strongest that works here, never `process`.
 
-    Tasks without an image get the `default_image`; with one, `auto` is Apptainer for all tasks.
-    `images` defaults to this machine's cache. Raises `SandboxError`, with what to do, when the kind
-    does not work here, and `TaskError` for an invalid default image.
+    Tasks without an image get the `default_image`; with one, `auto` is a kind with images for all
+    tasks. `images` defaults to this machine's cache. Raises `SandboxError`, with what to do, when
+    the kind does not work here, and `TaskError` for an invalid default image.
     """
-
-    def apptainer() -> ApptainerProvider:
-        cache = images or ImageCache()
-        return ApptainerProvider(cache.image, default_image=default_image, configs=cache.config)
-
-    match kind:
-        case "apptainer":
-            return apptainer()
-        case "auto":
-            return apptainer() if default_image else AutoProvider(apptainer, BubblewrapProvider)
-    if default_image is not None:
+    if kind == "auto":
+        isolating = {name: entry.has_images for name, entry in KINDS.items() if entry.isolates}
+        with_images, without = (
+            [
+                partial(make, name, images, default_image)
+                for name, has in isolating.items()
+                if has is wanted
+            ]
+            for wanted in (True, False)
+        )
+        return first_working(with_images) if default_image else AutoProvider(with_images, without)
+    if default_image is not None and not KINDS[kind].has_images:
         raise SandboxError(f"{kind} has no images: remove the default image", retryable=False)
-    return BubblewrapProvider() if kind == "bubblewrap" else ProcessSandboxProvider()
+    return make(kind, images, default_image)

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from prorl_service.errors import TaskError
 from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.layers import Guard, Layer
 
@@ -188,15 +187,6 @@ class SandboxProvider(Protocol):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def refuse_user(user: str | None) -> None:
-    """Raises `TaskError` if a user is named, for kinds whose sandboxes have one user."""
-    if user is not None:
-        raise TaskError(
-            f"the user {user!r} is one of an image, and the task has none",
-            hint="name an image in the task, or leave the user out",
-        )
 
 
 class Elsewhere(SandboxProvider):

@@ -18,9 +18,10 @@ from pathlib import Path
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.host import seccomp
 from prorl_service.sandbox.host.zygotes import container_user
+from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders
 from prorl_service.sandbox.images.dockerfiles.buildah import INSTALL as BUILDAH
 from prorl_service.sandbox.images.dockerfiles.conversion import Conversion
-from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
+from prorl_service.sandbox.images.host_image import make_host_image
 from prorl_service.sandbox.images.store import remove_tree
 from prorl_service.sandbox.kinds.apptainer import OPTIONS
 
@@ -103,7 +104,7 @@ def image_files() -> Finding:
     ).stdout.strip()
     with tempfile.TemporaryDirectory(prefix="prorl-doctor-") as directory:
         work = Path(directory)
-        binds = _empty_image(work / "image")
+        binds = make_host_image(work / "image")
         if (user := container_user()) is not None:
             os.chown(work, user, user)
         build = [apptainer, "--silent", "build", "image.sif", "image"]
@@ -118,26 +119,11 @@ def image_files() -> Finding:
     )
 
 
-def _empty_image(image: Path) -> list[str]:
-    """Makes only mount points. Returns the binds that the host's programs need to run in it."""
-    for name in ("usr", "dev", "proc", "sys", "tmp", "etc", "root"):
-        (image / name).mkdir(parents=True)
-    binds = ["/usr:/usr:ro"]
-    for name in ("bin", "lib", "lib64"):
-        path = Path("/", name)
-        if path.is_symlink():
-            (image / name).symlink_to(os.readlink(path))
-        elif path.is_dir():
-            (image / name).mkdir()
-            binds.append(f"{path}:{path}:ro")
-    return binds
-
-
 def dockerfiles() -> Finding:
     """Tries the builders of Dockerfiles."""
     with tempfile.TemporaryDirectory(prefix="prorl-doctor-") as directory:
         try:
-            failures = asyncio.run(Ladder().failures(Path(directory)))
+            failures = asyncio.run(DockerfileBuilders().failures(Path(directory)))
         finally:
             remove_tree(Path(directory))  # files of subordinate ids, too
     working = [name for name, why in failures.items() if why is None]

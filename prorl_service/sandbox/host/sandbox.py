@@ -35,9 +35,12 @@ MARGIN_S = 30.0
 class RemoteSandbox(FileVerbs):
     _zygote: Zygote | None = None
 
-    def __init__(self, zygotes: Zygotes, image: str, limits: SandboxLimits) -> None:
-        """`image` is the image's key in `zygotes`."""
+    def __init__(
+        self, zygotes: Zygotes, image: str, limits: SandboxLimits, user: str | None = None
+    ) -> None:
+        """`image` is the image's key in `zygotes`; `user` is one of the image."""
         self._zygotes = zygotes
+        self._user = user
         self._image = image
         self._limits = limits
         self._child: Process | None = None

@@ -40,10 +40,6 @@ _MACHINE = re.compile(
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|^(INFO|WARNING): .*\n?", re.MULTILINE)
 
 
-Explain = Callable[[str, ProRLError], ProRLError]
-"""Function from messages and the error made of them to a clearer error."""
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     shown: str
@@ -53,7 +49,6 @@ class Source:
     plain_http: bool = False
     cwd: Path | None = None
     """Base of relative paths in a definition."""
-    explain: Explain | None = None
 
     async def make(self, made: Path, *, workspace: Path, timeout_s: float) -> Mapping[str, Any]:
         """Makes the SIF file `made`; all temporary files stay in `workspace`.
@@ -75,8 +70,7 @@ class Source:
         )
         if status != 0:
             text = await asyncio.to_thread(tail, messages, MESSAGES_BYTES)
-            error = failure(self.shown, status, text)
-            raise error if self.explain is None else self.explain(text, error)
+            raise failure(self.shown, status, text)
         return {}
 
 

@@ -17,17 +17,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.images import oci_layout, registry, sif
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
 from prorl_service.sandbox.images.apptainer_build import Source
-from prorl_service.sandbox.images.bases import SUBSTITUTE, CachedBases, described, substitutes_of
 from prorl_service.sandbox.images.builder import ImageBuilder, Wanted
 from prorl_service.sandbox.images.definitions import Definition
-from prorl_service.sandbox.images.dockerfiles import DockerfileSource, Ladder
+from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders, DockerfileSource
+from prorl_service.sandbox.images.dockerfiles.work import BaseImage
 from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.images.leases import Lease, Leases
 from prorl_service.sandbox.images.locks import Heartbeat
@@ -45,6 +45,7 @@ from prorl_service.sandbox.images.store import Entry, Ref, Store
 log = logging.getLogger(__name__)
 
 BUILD_TIMEOUT_S = 3600.0
+SUBSTITUTE = "without a network, name an image that is here: --image-base {}=local:NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class ImageCache:
         build_timeout_s: float = BUILD_TIMEOUT_S,
         bases: Iterable[str] = (),
         build_network: bool = True,
-        ladder: Ladder | None = None,
+        builders: DockerfileBuilders | None = None,
     ) -> None:
         """`root` defaults to `images` in the service's cache; without a budget there is no limit.
 
@@ -83,8 +84,8 @@ class ImageCache:
         returns False, which is an error. `build_timeout_s` also bounds the wait for another process
         that makes the same image. `bases` are pairs `IMAGE=REFERENCE`: what stands in for images
         that tasks name and Dockerfiles begin with. Commands of Dockerfiles have the host's network
-        if `build_network`. `ladder` is this host's by default. Raises `TaskError` for what is no
-        pair.
+        if `build_network`. `builders` are this host's by default. Raises `TaskError` for what is
+        no pair.
         """
         self.root = (root or cache_root() / "images").absolute()
         self._store = Store(self.root)
@@ -99,8 +100,7 @@ class ImageCache:
             build_timeout_s=build_timeout_s,
         )
         self._substitutes = substitutes_of(bases)
-        self._bases = CachedBases(self.get, self._store, self._substitutes)
-        self._ladder = ladder or Ladder()
+        self._dockerfile_builders = builders or DockerfileBuilders()
         self._build_network = build_network
         self._flights = SingleFlight()
         self._prepared = False
@@ -135,8 +135,18 @@ class ImageCache:
     async def config(self, reference: str) -> ImageConfig:
         """Returns where an image's commands start, as whom and with which variables, as far as that
         is known; gets the image if it is missing. Raises what `get` raises."""
+        async with self._described(reference) as image:
+            return ImageConfig.of_oci(image.oci)
+
+    @asynccontextmanager
+    async def _described(self, reference: str) -> AsyncIterator[BaseImage]:
         async with await self.get(reference) as lease:
-            return ImageConfig.of_oci((await described(lease, self._store)).oci)
+            oci: dict[str, Any] = {}
+            if lease.digest is not None:
+                oci = await in_thread(self._store.oci_config, lease.digest)
+            elif lease.path.is_file():
+                oci = await in_thread(sif.oci_config, lease.path)
+            yield BaseImage(lease.path, oci)
 
     async def prefetch(
         self,
@@ -279,7 +289,8 @@ class ImageCache:
             digest = f"sha256:{hashlib.sha256(instead.encode()).hexdigest()}"
         shown = str(parsed)
         source = DockerfileSource(
-            shown, parsed.archive, self._ladder, self._bases, self._build_network
+            *(shown, parsed.archive, self._dockerfile_builders, self._described),
+            network=self._build_network,
         )
         return Wanted(digest, source)
 
@@ -312,6 +323,19 @@ class ImageCache:
         ref = Ref(str(parsed), resolved.listed, resolved.digest, resolved.size_bytes)
         await in_thread(self._store.set_ref, ref)
         return ref
+
+
+def substitutes_of(pairs: Iterable[str]) -> dict[str, str]:
+    """Reads `IMAGE=REFERENCE` pairs. Raises `TaskError` for what is none."""
+    found = {}
+    for pair in pairs:
+        image, equals, reference = pair.partition("=")
+        if not equals:
+            raise TaskError(
+                f"not a pair of images: {pair!r}", hint="write it as debian:bookworm=local:NAME"
+            )
+        found[str(parse(image))] = str(parse(reference))
+    return found
 
 
 def _to_prune(

@@ -1,1 +1,34 @@
-"""Kinds of sandbox, one file each."""
+"""The kinds of sandbox, one line each: settings, `prorl doctor`, `auto` and the tests read them.
+
+The module of a kind has its name and a function `provider(images, default_image)`, which returns
+its `SandboxProvider` or raises `SandboxError` with the reason why the kind does not work here.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from prorl_service.sandbox.base import SandboxProvider
+from prorl_service.sandbox.images import ImageCache
+
+
+@dataclass(frozen=True, slots=True)
+class KindEntry:
+    has_images: bool = False
+    """True if its sandboxes are of images; False if they have the host's own programs."""
+    isolates: bool = True
+    """False for a kind that only tests may use: neither `auto` nor `prorl doctor` looks at it."""
+
+
+KINDS = {
+    "apptainer": KindEntry(has_images=True),
+    "bubblewrap": KindEntry(),
+    "process": KindEntry(isolates=False),
+}
+"""By name, those that `auto` prefers first."""
+
+
+def make(kind: str, images: ImageCache | None, default_image: str | None) -> SandboxProvider:
+    """Calls the `provider` of the kind's module. `images` defaults to this machine's cache."""
+    module = import_module(f"{__name__}.{kind}")
+    made: SandboxProvider = module.provider(images or ImageCache(), default_image)
+    return made

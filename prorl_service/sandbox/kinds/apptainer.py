@@ -20,16 +20,18 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox import programs
-from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host import bundle, spec
+from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from prorl_service.sandbox.host.zygotes import Zygotes, container_user, try_once
+from prorl_service.sandbox.host.zygotes import container_user, try_once
+from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.images.references import parse
 
@@ -64,8 +66,39 @@ ConfigSource = Callable[[str], Awaitable[ImageConfig]]
 """Function that gives an image's configuration. Raises `TaskError`."""
 
 
-class ApptainerProvider(SandboxProvider):
+class ApptainerSandbox(RemoteSandbox):
+    def _order(self) -> dict[str, object]:
+        environment = spec.environment(home=HOME, user="root")
+        user = USER if self._user in (None, "root", "0") else str(self._user)
+        namespaces = spec.namespaces(self._limits, workdir=WORKDIR, user=user, of_image=True)
+        return spec.isolated(self._limits, namespaces, environment)
+
+    async def _start(self) -> None:
+        try:
+            await super()._start()
+        except SandboxError as error:
+            if not _IMAGE_AT_FAULT.search(error.message) or self._container_at_fault():
+                raise
+            raise TaskError(
+                f"the image {self._image} cannot be used: {error.message}", hint=IMAGE_HINT
+            ) from error
+
+        assert self._zygote is not None
+        self._zygote.has_served = True
+
+    def _container_at_fault(self) -> bool:
+        """Returns whether the container may be at fault: with a dead one, files are missing."""
+        zygote = self._zygote
+        return zygote is not None and (zygote.has_served or not zygote.usable)
+
+
+def provider(images: ImageCache, default_image: str | None) -> "ApptainerProvider":
+    return ApptainerProvider(images.image, default_image=default_image, configs=images.config)
+
+
+class ApptainerProvider(ZygoteProvider):
     kind = "apptainer"
+    sandbox_class = ApptainerSandbox
 
     def __init__(
         self,
@@ -86,25 +119,14 @@ class ApptainerProvider(SandboxProvider):
         self._apptainer = _find_apptainer()
         self._runtime = bundle.directory()
         self._try()
-        self._zygotes = Zygotes(self._launch, user=container_user())
-
-    def create(
-        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
-    ) -> "ApptainerSandbox":
-        return ApptainerSandbox(self._zygotes, self._reference(image), limits, user)
-
-    def check(self, image: str | None) -> None:
-        self._reference(image)
+        super().__init__(user=container_user())
 
     async def image_config(self, image: str) -> ImageConfig:
         if self._configs is None:
             return ImageConfig()
-        return await self._configs(self._reference(image))
+        return await self._configs(self._key(image))
 
-    def prewarm(self, images: Sequence[str | None]) -> None:
-        self._zygotes.prewarm(map(self._reference, dict.fromkeys(images)))
-
-    def _reference(self, image: str | None) -> str:
+    def _key(self, image: str | None, user: str | None = None) -> str:
         """Returns the full reference, so that an image has one zygote whatever tasks call it."""
         if image is None:
             image = self._default_image
@@ -115,14 +137,8 @@ class ApptainerProvider(SandboxProvider):
             )
         return str(parse(image))
 
-    async def evict_image(self, wait_s: float) -> bool:
-        return await self._zygotes.evict_one(wait_s)
-
-    async def close(self) -> None:
-        await self._zygotes.close()
-
-    async def _launch(self, image: str, resources: AsyncExitStack) -> list[str]:
-        path = await resources.enter_async_context(self._images(image))
+    async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
+        path = await resources.enter_async_context(self._images(key))
         return self._command(path, spec.ZYGOTE)
 
     def _command(self, image: Path, *program: str) -> list[str]:
@@ -145,37 +161,6 @@ class ApptainerProvider(SandboxProvider):
                     os.chown(path, user, user)
             command = self._command(Path(image), spec.PROBE, json.dumps(namespaces))
             try_once("Apptainer", command, hint=INSTALL_HINT)
-
-
-class ApptainerSandbox(RemoteSandbox):
-    def __init__(
-        self, zygotes: Zygotes, image: str, limits: SandboxLimits, user: str | None
-    ) -> None:
-        super().__init__(zygotes, image, limits)
-        self._user: int | str = USER if user in (None, "root", "0") else str(user)
-
-    def _order(self) -> dict[str, object]:
-        environment = spec.environment(home=HOME, user="root")
-        namespaces = spec.namespaces(self._limits, workdir=WORKDIR, user=self._user, of_image=True)
-        return spec.isolated(self._limits, namespaces, environment)
-
-    async def _start(self) -> None:
-        try:
-            await super()._start()
-        except SandboxError as error:
-            if not _IMAGE_AT_FAULT.search(error.message) or self._container_at_fault():
-                raise
-            raise TaskError(
-                f"the image {self._image} cannot be used: {error.message}", hint=IMAGE_HINT
-            ) from error
-
-        assert self._zygote is not None
-        self._zygote.has_served = True
-
-    def _container_at_fault(self) -> bool:
-        """Returns whether the container may be at fault: with a dead one, files are missing."""
-        zygote = self._zygote
-        return zygote is not None and (zygote.has_served or not zygote.usable)
 
 
 def _find_apptainer() -> str:

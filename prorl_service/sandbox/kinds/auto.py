@@ -1,6 +1,6 @@
-"""The strongest kinds that work here: Apptainer for tasks with an image, bubblewrap for others.
+"""The strongest kinds that work here: one with images for tasks with an image, another for others.
 
-If one of the two does not work, its tasks are refused with the reason. Never `process`.
+If none of a sort works, its tasks are refused with the reasons. Never `process`.
 """
 
 import logging
@@ -12,24 +12,38 @@ from prorl_service.sandbox.images.image_config import ImageConfig
 
 log = logging.getLogger(__name__)
 
+Makers = Sequence[Callable[[], SandboxProvider]]
+"""Functions that make a provider or raise `SandboxError`, the preferred one first."""
+
+
+def first_working(makers: Makers) -> SandboxProvider:
+    """Returns the provider of the first kind that works. Raises `SandboxError` with all reasons."""
+    reasons = []
+    for make in makers:
+        try:
+            return make()
+        except SandboxError as error:
+            reasons.append(error)
+    raise _joined("", reasons)
+
+
+def _joined(prefix: str, reasons: Sequence[SandboxError]) -> SandboxError:
+    return SandboxError(
+        prefix + "; ".join(one.message for one in reasons),
+        hint="; ".join(one.hint for one in reasons),
+        retryable=False,
+    )
+
 
 class AutoProvider(SandboxProvider):
-    def __init__(
-        self,
-        with_image: Callable[[], SandboxProvider],
-        without_image: Callable[[], SandboxProvider],
-    ) -> None:
-        """Tries both kinds. Raises `SandboxError` with both reasons if both fail."""
+    def __init__(self, with_image: Makers, without_image: Makers) -> None:
+        """Tries the kinds. Raises `SandboxError` with all reasons if none works."""
         self._with_image = _working(with_image)
         self._without_image = _working(without_image)
         both = (self._with_image, self._without_image)
         missing = [one for one in both if isinstance(one, _Missing)]
         if len(missing) == 2:
-            raise SandboxError(
-                f"no sandbox works here: {'; '.join(one.why.message for one in missing)}",
-                hint="; ".join(one.why.hint for one in missing),
-                retryable=False,
-            )
+            raise _joined("no sandbox works here: ", [one.why for one in missing])
         self.kind = "+".join(one.kind for one in both if one not in missing)
         for one in missing:
             log.warning("only %s sandboxes work here: %s", self.kind, one.why.message)
@@ -61,7 +75,7 @@ class AutoProvider(SandboxProvider):
 
 
 class _Missing(SandboxProvider):
-    """Placeholder for a kind that does not work here."""
+    """Placeholder for kinds that do not work here."""
 
     kind = "missing"
 
@@ -88,8 +102,8 @@ class _Missing(SandboxProvider):
         )
 
 
-def _working(make: Callable[[], SandboxProvider]) -> SandboxProvider:
+def _working(makers: Makers) -> SandboxProvider:
     try:
-        return make()
+        return first_working(makers)
     except SandboxError as error:
         return _Missing(error)

@@ -9,45 +9,15 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from prorl_service.errors import TaskError
 from prorl_service.sandbox import programs
-from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, refuse_user
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.processes import Process
+from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from prorl_service.sandbox.host.zygotes import Zygotes
+from prorl_service.sandbox.images import ImageCache
 from prorl_service.utils import files
-
-
-class ProcessSandboxProvider(SandboxProvider):
-    kind = "process"
-
-    def __init__(self) -> None:
-        self._zygotes = Zygotes(_launch, user=None)
-
-    def create(
-        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
-    ) -> "ProcessSandbox":
-        self.check(image)
-        refuse_user(user)
-        return ProcessSandbox(self._zygotes, "", limits)
-
-    def check(self, image: str | None) -> None:
-        if image is not None:
-            raise TaskError(f"the process sandbox has no images, so {image!r} cannot be used")
-
-    def prewarm(self, images: Sequence[str | None]) -> None:
-        self._zygotes.prewarm("" for _ in images)
-
-    async def close(self) -> None:
-        await self._zygotes.close()
-
-
-async def _launch(_: str, resources: AsyncExitStack) -> list[str]:
-    return bundle.server(spec.ZYGOTE, at=str(bundle.directory()))
 
 
 class ProcessSandbox(RemoteSandbox):
@@ -87,3 +57,18 @@ class ProcessSandbox(RemoteSandbox):
             os.rmdir(self._workdir)  # most are empty: a thread would cost half a turn
         except OSError:
             await asyncio.to_thread(shutil.rmtree, self._workdir, ignore_errors=True)
+
+
+def provider(images: ImageCache, default_image: str | None) -> "ProcessSandboxProvider":
+    return ProcessSandboxProvider()
+
+
+class ProcessSandboxProvider(ZygoteProvider):
+    kind = "process"
+    sandbox_class = ProcessSandbox
+
+    def __init__(self) -> None:
+        super().__init__(user=None)
+
+    async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
+        return bundle.server(spec.ZYGOTE, at=str(bundle.directory()))

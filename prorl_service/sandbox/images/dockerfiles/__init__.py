@@ -1,6 +1,6 @@
-"""Images of Dockerfiles, without Docker: checked here, built by the best builder of this host."""
+"""Images of Dockerfiles, without Docker: made by the best builder of this host."""
 
+from prorl_service.sandbox.images.dockerfiles.builders import DockerfileBuilders, DockerfileSource
 from prorl_service.sandbox.images.dockerfiles.context import context_archive
-from prorl_service.sandbox.images.dockerfiles.ladder import DockerfileSource, Ladder
 
-__all__ = ["DockerfileSource", "Ladder", "context_archive"]
+__all__ = ["DockerfileBuilders", "DockerfileSource", "context_archive"]

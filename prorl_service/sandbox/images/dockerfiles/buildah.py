@@ -10,14 +10,18 @@ The commands of RUN are root's in a changed root (`--isolation chroot`), not in 
 
 import asyncio
 import os
+import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from prorl_service.errors import ProRLError
+from prorl_service.errors import ProRLError, TaskError
 from prorl_service.sandbox.images import apptainer_build, sif
 from prorl_service.sandbox.images.dockerfiles.rewriting import HEREDOCS, rewrite
-from prorl_service.sandbox.images.dockerfiles.rungs import Base, Made, Obstacle, Work
-from prorl_service.sandbox.images.dockerfiles.steps import step_failed
+from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Instruction
+from prorl_service.sandbox.images.dockerfiles.work import BaseImage, DockerfileBuild, failed
+from prorl_service.sandbox.images.host_image import make_host_image
 from prorl_service.sandbox.images.image_config import ImageConfig
 
 INSTALL = "prorl install buildah"
@@ -30,14 +34,15 @@ LOG_BYTES = 1 << 20
 
 _UNKNOWN = ("parents", "exclude", "checksum", "keep-git-dir")
 """Flags that buildah of Debian 12 does not know."""
+_REMOTE = re.compile(r"(https?|ftp|git)://|git@")
+_STEP = re.compile(r"^(?:\[(\d+)/\d+\] )?STEP (\d+)/\d+: .*\n?", re.MULTILINE)
+_NOISE = re.compile(
+    r"^(?:subprocess exited with status \d+|time=.*level=(?:warning|debug).*)\n?", re.MULTILINE
+)
 
 # Elsewhere, as root, buildah and its libraries keep notes.
 _COVER = """for d in /var/lib/containers /run/containers; do
   mkdir -p $d 2>/dev/null && mount -t tmpfs tmpfs $d 2>/dev/null || :
-done"""
-
-_LINKS = """for d in bin lib lib32 lib64; do
-  if [ -L /$d ]; then cp -P /$d "$m"; elif [ -d /$d ]; then mkdir "$m/$d"; fi
 done"""
 
 
@@ -59,10 +64,12 @@ class Buildah:
         return why
 
     async def _try(self, workspace: Path) -> str | None:
+        binds = await asyncio.to_thread(make_host_image, workspace / "empty")
+        options = [option for bind in binds for option in ("--volume", bind)]
         script = [
             *(_run("from", "--name", "trial", "scratch"), f"m=$({_run('mount', 'trial')})"),
-            *('mkdir "$m/tmp" "$m/etc" "$m/proc" "$m/dev" "$m/sys"', _LINKS),
-            f"{_run('run', '--isolation', 'chroot')} {_volumes()} trial -- /usr/bin/true",
+            'cp -a empty/. "$m"',
+            _run("run", "--isolation", "chroot", *options, "trial", "--", "/usr/bin/true"),
         ]
         status, text = await self._in_namespaces(
             script, workspace, "a trial", network=False, timeout_s=TRIAL_TIMEOUT_S
@@ -72,46 +79,47 @@ class Buildah:
         lines = text.strip().splitlines()
         return lines[-1] if lines else f"exit status {status}"
 
-    def obstacle(self, work: Work) -> Obstacle | None:
-        for instruction in work.context.dockerfile.instructions:
-            for flag in instruction.flags:
-                alone = flag == "--network=none" and work.network
+    def obstacle(self, build: DockerfileBuild) -> TaskError | None:
+        for one in build.context.dockerfile.instructions:
+            for flag in one.flags:
+                alone = flag == "--network=none" and build.network
                 if alone or flag[2:].partition("=")[0] in _UNKNOWN:
-                    return Obstacle(f"it does not know {flag}", instruction)
+                    return build.beyond(self.name, f"it does not know {flag}", one)
+            if one.name == "ADD" and not build.network and _REMOTE.match(one.words()[0]):
+                why = f"{one.words()[0]} needs the network, which builds do not have here"
+                return build.beyond(self.name, why, one)
         return None
 
-    async def make(self, work: Work) -> Made:
-        script, archive = await asyncio.to_thread(self._prepare, work)
+    async def make(self, build: DockerfileBuild, made: Path) -> Mapping[str, Any]:
+        script, archive = await asyncio.to_thread(self._prepare, build)
         status, text = await self._in_namespaces(
-            script, work.workspace, work.shown, network=work.network, timeout_s=work.timeout_s
+            script, build.workspace, build.shown, network=build.network, timeout_s=build.timeout_s
         )
         if status != 0:
-            error = apptainer_build.failure(work.shown, status, text, program="buildah")
-            raise step_failed(work.context.dockerfile, text) or error
-        return Made(f"oci-archive:{archive}")
+            error = apptainer_build.failure(build.shown, status, text, program="buildah")
+            raise step_failed(build.context.dockerfile, text) or error
+        source = apptainer_build.Source(build.shown, lambda _: f"oci-archive:{archive}")
+        return await source.make(made, workspace=build.workspace, timeout_s=build.timeout_s)
 
-    def explain(self, work: Work, messages: str, error: ProRLError) -> ProRLError:
-        return error
-
-    def _prepare(self, work: Work) -> tuple[list[str], Path]:
+    def _prepare(self, build: DockerfileBuild) -> tuple[list[str], Path]:
         """Writes the Dockerfile. Returns the commands, and the archive that they make."""
-        names = {name: f"localhost/prorl-base:{n}" for n, name in enumerate(work.bases)}
-        heredocs = work.workspace / HEREDOCS
+        names = {name: f"localhost/prorl-base:{n}" for n, name in enumerate(build.bases)}
+        heredocs = build.workspace / HEREDOCS
         heredocs.mkdir()
-        text = rewrite(work.context.dockerfile, names, work.environment_of, heredocs)
-        file = work.workspace / "Dockerfile.rewritten"
+        text = rewrite(build.context.dockerfile, names, build.environment_of, heredocs)
+        file = build.workspace / "Dockerfile.rewritten"
         file.write_text(text)
-        archive = work.workspace / "image.tar"
-        build = _run(
+        archive = build.workspace / "image.tar"
+        command = _run(
             *("build", "--isolation", "chroot", "--layers=false", "--pull-never"),
             *("--network", "host", "--build-context", f"{HEREDOCS}={heredocs}"),
             *("--file", str(file), "--tag", f"oci-archive:{archive}"),
-            str(work.context.directory),
+            str(build.context.directory),
         )
-        bases = [self._import(base, names[name]) for name, base in work.bases.items()]
-        return [_COVER, *bases, build], archive
+        bases = [self._import(base, names[name]) for name, base in build.bases.items()]
+        return [_COVER, *bases, command], archive
 
-    def _import(self, base: Base, name: str) -> str:
+    def _import(self, base: BaseImage, name: str) -> str:
         """Returns commands that make an image of one from the cache."""
         if base.path.is_dir():
             copy = f'cp -a {shlex.quote(str(base.path))}/. "$m"'
@@ -171,12 +179,23 @@ class Buildah:
         return status, await asyncio.to_thread(apptainer_build.tail, messages, LOG_BYTES)
 
 
+def step_failed(dockerfile: Dockerfile, messages: str) -> ProRLError | None:
+    """Returns the error of the last step in buildah's messages; None if there is none."""
+    steps = list(_STEP.finditer(messages))
+    if not steps:
+        return None
+    instruction = _nth(dockerfile, int(steps[-1][1] or 1), int(steps[-1][2]))
+    said = _NOISE.sub("", messages[steps[-1].end() :]).strip()
+    return None if instruction is None else failed(dockerfile, instruction, said)
+
+
+def _nth(dockerfile: Dockerfile, stage: int, step: int) -> Instruction | None:
+    """Returns the instruction by its stage and its number there, both from 1."""
+    instructions = dockerfile.instructions
+    begins = [number for number, one in enumerate(instructions) if one.name == "FROM"]
+    wanted = [*instructions, None][begins[stage - 1] :] if stage <= len(begins) else []
+    return wanted[step - 1] if step <= len(wanted) else None
+
+
 def _run(*arguments: str) -> str:
     return shlex.join(["in_storage", *arguments])
-
-
-def _volumes() -> str:
-    """Returns the options with which the host's programs run in an empty image."""
-    paths = [Path("/", name) for name in ("usr", "bin", "lib", "lib32", "lib64")]
-    bound = [path for path in paths if path.is_dir() and not path.is_symlink()]
-    return " ".join(f"--volume {path}:{path}:ro" for path in bound)

@@ -25,8 +25,6 @@ class Context:
 
     directory: Path
     dockerfile: Dockerfile
-    paths: frozenset[str]
-    """Paths of all files and directories, relative to the directory."""
 
 
 def context_archive(directory: Path, dockerfile: Path | None = None) -> str:
@@ -64,8 +62,7 @@ def unpack(archive: str, into: Path, shown: str) -> Context:
     if not (into / DOCKERFILE).is_file():
         raise TaskError(f"{shown}: its archive has no {DOCKERFILE}")
     text = (into / DOCKERFILE).read_text(errors="replace")
-    paths = frozenset(name for name, _ in _members(into))
-    return Context(into, parse(text), paths)
+    return Context(into, parse(text))
 
 
 def _read(path: Path) -> bytes:

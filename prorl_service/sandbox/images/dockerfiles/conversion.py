@@ -6,18 +6,21 @@ than Docker is an obstacle.
 """
 
 import asyncio
+import os
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.images import apptainer_build
-from prorl_service.sandbox.images.dockerfiles.checks import SCRATCH
-from prorl_service.sandbox.images.dockerfiles.rungs import Base, Made, Obstacle, Work
-from prorl_service.sandbox.images.dockerfiles.steps import failed
+from prorl_service.sandbox.images.dockerfiles.stages import SCRATCH
 from prorl_service.sandbox.images.dockerfiles.syntax import Instruction, json_list
 from prorl_service.sandbox.images.dockerfiles.variables import last_stage, unquoted
+from prorl_service.sandbox.images.dockerfiles.work import BaseImage, DockerfileBuild, failed
+from prorl_service.sandbox.images.host_image import make_host_image
 from prorl_service.sandbox.images.image_config import ImageConfig
 
 TRIAL_TIMEOUT_S = 60.0
@@ -40,60 +43,71 @@ class Conversion:
         """Builds a definition with a command on an empty image."""
         try:
             await asyncio.to_thread(_import)
-            binds = await asyncio.to_thread(_write_trial, workspace)
-            for arguments in (["empty.sif", "empty"], ["--bind", binds, "made.sif", "trial.def"]):
+            binds = await asyncio.to_thread(make_host_image, workspace / "empty")
+            definition = "Bootstrap: localimage\nFrom: empty.sif\n\n%post\ntrue\n"
+            await asyncio.to_thread((workspace / "trial.def").write_text, definition)
+            run = ["--bind", ",".join(binds), "made.sif", "trial.def"]
+            for arguments in (["empty.sif", "empty"], run):
                 await _apptainer_build(arguments, workspace)
         except SandboxError as error:
             return error.message
         return None
 
-    def obstacle(self, work: Work) -> Obstacle | None:
-        instructions = work.context.dockerfile.instructions
+    def obstacle(self, build: DockerfileBuild) -> TaskError | None:
+        instructions = build.context.dockerfile.instructions
         stages = [one for one in instructions if one.name == "FROM"]
         if len(stages) > 1:
-            return Obstacle("it has more than one stage", stages[1])
+            return build.beyond(self.name, "it has more than one stage", stages[1])
         user = None
         commands: list[Instruction] = []
         for instruction in instructions:
             why = _beyond(instruction, user) or _too_late(instruction, commands)
             if why is not None:
-                return Obstacle(why, instruction)
+                return build.beyond(self.name, why, instruction)
             if instruction.name == "USER":
                 user = instruction.rest
             if instruction.name == "RUN":
                 commands.append(instruction)
-        if not work.network:
-            return Obstacle("its commands have the host's network")
+        if not build.network:
+            return build.beyond(self.name, "its commands have the host's network")
         return None
 
-    async def make(self, work: Work) -> Made:
-        return await asyncio.to_thread(self._convert, work)
+    async def make(self, build: DockerfileBuild, made: Path) -> Mapping[str, Any]:
+        definition, config = await asyncio.to_thread(_convert, build)
+        source = apptainer_build.Source(
+            build.shown, lambda _: str(definition), cwd=build.context.directory
+        )
+        try:
+            await source.make(made, workspace=build.workspace, timeout_s=build.timeout_s)
+        except ProRLError as error:
+            raise _named(build, error) from None
+        return config.as_oci()
 
-    def explain(self, work: Work, messages: str, error: ProRLError) -> ProRLError:
-        """The last mark is that of the command that failed."""
-        marks = list(_MARKED.finditer(messages))
-        for instruction in work.context.dockerfile.instructions:
-            if marks and instruction.line == int(marks[-1][1]):
-                return failed(work.context.dockerfile, instruction, messages[marks[-1].end() :])
-        return error
 
-    def _convert(self, work: Work) -> Made:
-        dockerfile = work.context.dockerfile
-        (base,) = work.bases.values()
-        lines = [
-            _line(one, work.context.directory)
-            for one in dockerfile.instructions
-            if one.name not in _IGNORED
-        ]
-        file = work.workspace / "Dockerfile.rewritten"
-        file.write_text("\n".join([*lines, ""]))
-        sections = _spython(file, dockerfile.shown).partition("\n%")[2]
-        inherited, config = ImageConfig.of_oci(base.oci), _config(work, base)
-        own = dict(config.environment.items() - inherited.environment.items())
-        sections = _ENVIRONMENT.sub(lambda _: _environment(own), f"%{sections}")
-        definition = work.workspace / "definition"
-        definition.write_text(f"Bootstrap: localimage\nFrom: {base.path}\n\n{sections}")
-        return Made(str(definition), config.as_oci())
+def _named(build: DockerfileBuild, error: ProRLError) -> ProRLError:
+    """Returns the error of the command that failed: the last one that was marked."""
+    marks = list(_MARKED.finditer(error.message))
+    for instruction in build.context.dockerfile.instructions:
+        if marks and instruction.line == int(marks[-1][1]):
+            said = error.message[marks[-1].end() :]
+            return failed(build.context.dockerfile, instruction, said)
+    return error
+
+
+def _convert(build: DockerfileBuild) -> tuple[Path, ImageConfig]:
+    """Writes the definition. Returns it, and what the image will not have inside."""
+    dockerfile = build.context.dockerfile
+    (base,) = build.bases.values()
+    lines = [_line(one, build) for one in dockerfile.instructions if one.name not in _IGNORED]
+    file = build.workspace / "Dockerfile.rewritten"
+    file.write_text("\n".join([*lines, ""]))
+    sections = _spython(file, dockerfile.shown).partition("\n%")[2]
+    inherited, config = ImageConfig.of_oci(base.oci), _config(build, base)
+    own = dict(config.environment.items() - inherited.environment.items())
+    sections = _ENVIRONMENT.sub(lambda _: _environment(own), f"%{sections}")
+    definition = build.workspace / "definition"
+    definition.write_text(f"Bootstrap: localimage\nFrom: {base.path}\n\n{sections}")
+    return definition, config
 
 
 def _beyond(instruction: Instruction, user: str | None) -> str | None:
@@ -153,7 +167,7 @@ def _environment(variables: Mapping[str, str]) -> str:
     return "\n".join(["%environment", *exports, ""])
 
 
-def _line(instruction: Instruction, context: Path) -> str:
+def _line(instruction: Instruction, build: DockerfileBuild) -> str:
     text = f"{instruction.name} {instruction.rest}"
     match instruction.name:
         case "FROM":
@@ -162,9 +176,12 @@ def _line(instruction: Instruction, context: Path) -> str:
             return f"RUN echo '{_MARK} {instruction.line}' >&2\n{text}"
         case "COPY" | "ADD":
             source, target = (unquoted(word) for word in instruction.words())
+            inside = posixpath.normpath(f"/{source}").strip("/") or "."
+            path = build.context.directory / inside
+            if not os.path.lexists(path):
+                raise build.context.dockerfile.error(instruction, f"the context has no {source}")
             # Docker copies what is in a directory, cp the directory itself.
-            source = f"{source.rstrip('/')}/." if (context / source).is_dir() else source
-            return f"COPY {source} {target}"
+            return f"COPY {f'{inside}/.' if path.is_dir() else inside} {target}"
     return text
 
 
@@ -192,31 +209,15 @@ def _import() -> tuple[type, type]:
     return DockerParser, SingularityWriter
 
 
-def _config(work: Work, base: Base) -> ImageConfig:
-    last = last_stage(work.context.dockerfile, work.environment_of)
+def _config(build: DockerfileBuild, base: BaseImage) -> ImageConfig:
+    last = last_stage(build.context.dockerfile, build.environment_of)
     inherited = ImageConfig.of_oci(base.oci)
-    named = {one.name for one in work.context.dockerfile.instructions}
+    named = {one.name for one in build.context.dockerfile.instructions}
     return ImageConfig(
         workdir=last.workdir if "WORKDIR" in named else inherited.workdir,
         user=last.user if "USER" in named else inherited.user,
         environment=last.environment,
     )
-
-
-def _write_trial(workspace: Path) -> str:
-    """Writes an empty image and a definition. Returns the binds that its command needs."""
-    empty = workspace / "empty"
-    for name in ("usr", "etc", "tmp", "var/tmp", "dev", "proc", "sys", "root"):
-        (empty / name).mkdir(parents=True)
-    binds = ["/usr:/usr:ro"]
-    for path in (Path("/", name) for name in ("bin", "lib", "lib32", "lib64")):
-        if path.is_symlink():
-            (empty / path.name).symlink_to(path.readlink())
-        elif path.is_dir():
-            (empty / path.name).mkdir()
-            binds.append(f"{path}:{path}:ro")
-    (workspace / "trial.def").write_text("Bootstrap: localimage\nFrom: empty.sif\n\n%post\ntrue\n")
-    return ",".join(binds)
 
 
 async def _apptainer_build(arguments: list[str], workspace: Path) -> None:

@@ -30,8 +30,10 @@ HEREDOCS = "prorl-here-documents"
 """Name of the build context with the files of here-documents."""
 
 _FROM = re.compile(r"((?:^--|[=,])from=)([^,]*)")
-_WITHOUT_EFFECT = ("--link", "--platform", "--network", "--security")
-"""Flags about how layers are stored, or that say what was checked to be so anyway."""
+_WITHOUT_EFFECT = re.compile(
+    r"--link(=.*)?|--platform=.*|--network=(default|host|none)|--security=sandbox"
+)
+"""Flags about how layers are stored, or that say what is so anyway."""
 
 
 def rewrite(
@@ -64,7 +66,7 @@ def rewrite(
 
 
 def _flags(instruction: Instruction, names: Mapping[str, str], stage: Stage | None) -> list[str]:
-    flags = [one for one in instruction.flags if not one.startswith(_WITHOUT_EFFECT)]
+    flags = [one for one in instruction.flags if not _WITHOUT_EFFECT.fullmatch(one)]
     if stage is not None:
         variables = stage.variables
 

@@ -29,8 +29,6 @@ class Stage:
     base: str
     """Image or earlier stage that it begins with."""
     name: str | None
-    step: int = 1
-    """Number of the instruction in its stage, from 1 for its FROM."""
     arguments: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     workdir: str = "/"
@@ -79,7 +77,6 @@ def walk(
             if instruction.name == "ARG":
                 globals_ |= _pairs(instruction, globals_)
             continue
-        stages[-1].step += 1
         yield instruction, stages[-1]
         _apply(instruction, stages[-1], globals_)
 

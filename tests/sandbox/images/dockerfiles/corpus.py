@@ -15,7 +15,7 @@ from pathlib import Path
 from prorl_service.errors import ProRLError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.images import ImageCache, ImageConfig, context_archive
-from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
+from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 
 BASE = "debian:bookworm-slim"
@@ -82,13 +82,15 @@ def write_context(shape: Shape, directory: Path) -> Path:
     return directory
 
 
-async def try_shape(shape: Shape, ladder: Ladder, *, base: str, root: Path, work: Path) -> Outcome:
-    """Builds a shape by the ladder's first builder, in a cache at `root`. `work` is new."""
+async def try_shape(
+    shape: Shape, builders: DockerfileBuilders, *, base: str, root: Path, work: Path
+) -> Outcome:
+    """Builds a shape by the first of `builders`, in a cache at `root`. `work` is new."""
     cache = ImageCache(
         root,
         bases=[f"{BASE}={base}"],
         build_network=shape.network,
-        ladder=ladder,
+        builders=builders,
     )
     reference = context_archive(write_context(shape, work))
     began_at = time.monotonic()
@@ -100,7 +102,7 @@ async def try_shape(shape: Shape, ladder: Ladder, *, base: str, root: Path, work
     except ProRLError as error:
         ok = shape.refused is not None and re.search(shape.refused, error.message) is not None
         outcome = "refused" if ok else error.message
-    return Outcome(shape.name, ladder.rungs[0].name, outcome, ok, time.monotonic() - began_at)
+    return Outcome(shape.name, builders.builders[0].name, outcome, ok, time.monotonic() - began_at)
 
 
 async def _wrong(shape: Shape, cache: ImageCache, reference: str) -> str | None:

@@ -15,8 +15,8 @@ import pytest
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox import archives
 from prorl_service.sandbox.images import ImageCache, ImageConfig, context_archive
-from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
-from prorl_service.sandbox.images.dockerfiles.rungs import Made, Obstacle, Work
+from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders
+from prorl_service.sandbox.images.dockerfiles.work import DockerfileBuild
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from tests.sandbox.images.cache_files import builds, litter
 from tests.sandbox.images.debian import SMALL, debian_image
@@ -226,15 +226,12 @@ class Scripted:
     async def trial(self, workspace: Path) -> str | None:
         return self._failure
 
-    def obstacle(self, work: Work) -> Obstacle | None:
-        first = work.context.dockerfile.instructions[0]
-        return None if self._obstacle is None else Obstacle(self._obstacle, first)
+    def obstacle(self, build: DockerfileBuild) -> TaskError | None:
+        first = build.context.dockerfile.instructions[0]
+        return build.beyond(self.name, self._obstacle, first) if self._obstacle else None
 
-    async def make(self, work: Work) -> Made:
+    async def make(self, build: DockerfileBuild, made: Path) -> dict[str, object]:
         raise TaskError(f"made by {self.name}")
-
-    def explain(self, work: Work, messages: str, error: Exception) -> TaskError:
-        raise AssertionError
 
 
 @pytest.mark.parametrize(
@@ -262,8 +259,8 @@ async def test_the_first_builder_that_can_builds(
     message: str,
     hint: str,
 ) -> None:
-    ladder = Ladder(tuple(Scripted(*one) for one in builders))
-    cache = ImageCache(root, ladder=ladder)
+    scripted = DockerfileBuilders(tuple(Scripted(*one) for one in builders))
+    cache = ImageCache(root, builders=scripted)
     with pytest.raises((TaskError, SandboxError), match=message) as error:
         await cache.get(context(tmp_path / "one", "FROM scratch\n"))
     assert error.value.hint == hint

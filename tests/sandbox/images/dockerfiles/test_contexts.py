@@ -44,7 +44,8 @@ def test_a_context_comes_back_as_it_was(tmp_path: Path) -> None:
     (one / "link").symlink_to("dir/program")
     reference = context_archive(one).removeprefix("dockerfile:")
     back = unpack(reference, tmp_path / "back", "it")
-    assert back.paths == {"Dockerfile", ".dockerignore", "kept", "dir", "dir/program", "link"}
+    found = {str(path.relative_to(back.directory)) for path in back.directory.rglob("*")}
+    assert found == {"Dockerfile", ".dockerignore", "kept", "dir", "dir/program", "link"}
     assert (tmp_path / "back/dir/program").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "back/link").readlink() == Path("dir/program")
     assert back.dockerfile.instructions[0].name == "FROM"

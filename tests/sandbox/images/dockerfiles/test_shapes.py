@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
-from prorl_service.sandbox.images.dockerfiles.rungs import Rung
+from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders
+from prorl_service.sandbox.images.dockerfiles.work import DockerfileBuilder
 from prorl_service.sandbox.images.store import remove_tree
 from tests.sandbox.images.debian import SMALL, debian_image
 from tests.sandbox.images.dockerfiles.corpus import Shape, shapes, try_shape
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-BUILDKIT, BUILDAH, SPYTHON = Ladder().rungs
+BUILDAH, SPYTHON = DockerfileBuilders().builders
 
 
 @functools.cache
@@ -27,7 +27,7 @@ def failures() -> Mapping[str, str | None]:
     directory = Path(tempfile.mkdtemp())
     try:
         with ThreadPoolExecutor(1) as thread:  # callers may be inside an event loop
-            return thread.submit(asyncio.run, Ladder().failures(directory)).result()
+            return thread.submit(asyncio.run, DockerfileBuilders().failures(directory)).result()
     finally:
         remove_tree(directory)
 
@@ -40,10 +40,10 @@ def root() -> Iterator[Path]:
         yield Path(directory)
 
 
-def require(rung: Rung) -> None:
-    why = failures()[rung.name]
+def require(builder: DockerfileBuilder) -> None:
+    why = failures()[builder.name]
     if why is not None:
-        pytest.skip(f"{rung.name} does not work here: {why}")
+        pytest.skip(f"{builder.name} does not work here: {why}")
 
 
 @pytest.mark.parametrize("shape", [*shapes()], ids=lambda shape: shape.name)
@@ -51,8 +51,8 @@ def require(rung: Rung) -> None:
 def test_buildah_makes_of_a_shape_what_it_must(shape: Shape, root: Path, tmp_path: Path) -> None:
     require(BUILDAH)
     base = str(debian_image(SMALL))
-    ladder = Ladder((BUILDAH,))
-    outcome = asyncio.run(try_shape(shape, ladder, base=base, root=root, work=tmp_path / "work"))
+    builders = DockerfileBuilders((BUILDAH,))
+    outcome = asyncio.run(try_shape(shape, builders, base=base, root=root, work=tmp_path / "work"))
     assert outcome.ok, outcome.outcome
 
 
@@ -63,7 +63,7 @@ def test_spython_makes_of_a_shape_what_it_must_or_names_the_line(
 ) -> None:
     require(SPYTHON)
     base = str(debian_image())
-    ladder = Ladder((SPYTHON,))
-    outcome = asyncio.run(try_shape(shape, ladder, base=base, root=root, work=tmp_path / "work"))
+    builders = DockerfileBuilders((SPYTHON,))
+    outcome = asyncio.run(try_shape(shape, builders, base=base, root=root, work=tmp_path / "work"))
     is_beyond = "spython cannot do it" in outcome.outcome
     assert outcome.ok or is_beyond, outcome.outcome

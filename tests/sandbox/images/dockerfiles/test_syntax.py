@@ -120,7 +120,7 @@ RUN x
     assert (one.base, one.name) == ("image:1", "one")
     assert one.arguments == {"V": "1", "W": "w1"}
     assert last.environment == {"P": "p", "E": "e", "F": "w1", "G": "w1"}
-    assert (last.base, last.workdir, last.user, last.step) == ("one", "/a/b", "w1", 6)
+    assert (last.base, last.workdir, last.user) == ("one", "/a/b", "w1")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from prorl_service.sandbox.cache import cache_root
-from prorl_service.sandbox.host import seccomp
-from prorl_service.sandbox.host.zygotes import container_user
+from prorl_service.sandbox.host import cgroups, seccomp
+from prorl_service.sandbox.host.zygotes import container_user, failure_of
 from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders
 from prorl_service.sandbox.images.dockerfiles.buildah import INSTALL as BUILDAH
 from prorl_service.sandbox.images.dockerfiles.conversion import Conversion
@@ -179,8 +179,9 @@ def system_call_filter() -> Finding:
 
 
 def control_groups() -> Finding:
-    directory = _own_control_group()
-    if directory is None:
+    try:
+        directory = cgroups.own_group()
+    except OSError:
         return Finding(
             Status.LIMITED, "no cgroup v2", "boot with systemd.unified_cgroup_hierarchy=1"
         )
@@ -191,22 +192,6 @@ def control_groups() -> Finding:
     if not os.access(directory / "cgroup.procs", os.W_OK):
         return Finding(Status.LIMITED, f"{directory} belongs to another user", DELEGATE)
     return Finding(Status.OK, f"{directory} is writable and has all controllers")
-
-
-def _own_control_group() -> Path | None:
-    mount = _cgroup2_mount()
-    for line in _read("/proc/self/cgroup").splitlines():
-        if mount is not None and line.startswith("0::/"):
-            return Path(mount, line.removeprefix("0::/"))
-    return None
-
-
-def _cgroup2_mount() -> str | None:
-    for line in _read("/proc/self/mountinfo").splitlines():
-        fields = line.split()
-        if fields[fields.index("-") + 1] == "cgroup2":
-            return fields[4]
-    return None
 
 
 def space() -> Finding:
@@ -259,27 +244,9 @@ def slurm() -> Finding:
 def _try(argv: list[str], *, cwd: str = "/", as_service: bool = True) -> str | None:
     """Runs a command. Returns why it failed, in one line, or None if it did not."""
     user = container_user() if as_service else None
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=COMMAND_TIMEOUT_S,
-            cwd=cwd,
-            env={**os.environ, "HOME": cwd} if as_service else None,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode == 0:
-        return None
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    variables = {"HOME": cwd} if as_service else {}
+    failure = failure_of(argv, user, timeout_s=COMMAND_TIMEOUT_S, cwd=cwd, variables=variables)
+    return None if failure is None else failure.splitlines()[-1]
 
 
 def _read(path: Path | str) -> str:

@@ -9,23 +9,14 @@ Without a live spare, the sandbox is started on demand.
 
 import asyncio
 import logging
-import socket
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.base import (
-    OnOutput,
-    Sandbox,
-    SandboxLimits,
-    SandboxProvider,
-    ToolResult,
-)
+from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
 from prorl_service.sandbox.images.image_config import ImageConfig
-from prorl_service.sandbox.layers import Guard, Layer
 from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -267,62 +258,8 @@ class WarmSandbox:
         if self._sandbox is not None:
             await self._sandbox.stop()
 
-    # --- the sandbox's own verbs ----------------------------------------------------------------
-
-    def _inner(self) -> Sandbox:
+    def __getattr__(self, name: str) -> Any:
+        """Returns the verbs of the sandbox itself."""
         if self._sandbox is None:
             raise SandboxError("the sandbox was not started", retryable=False)
-        return self._sandbox
-
-    @property
-    def programs(self) -> str:
-        return self._inner().programs
-
-    @property
-    def python(self) -> str:
-        return self._inner().python
-
-    async def ping(self, *, timeout_s: float) -> None:
-        await self._inner().ping(timeout_s=timeout_s)
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        timeout_s: float,
-        on_output: OnOutput | None = None,
-    ) -> ToolResult:
-        return await self._inner().call_tool(
-            name, arguments, timeout_s=timeout_s, on_output=on_output
-        )
-
-    async def add_tool(self, name: str, source: str) -> None:
-        await self._inner().add_tool(name, source)
-
-    async def upload(self, path: str, content: bytes) -> None:
-        await self._inner().upload(path, content)
-
-    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
-        return await self._inner().download(path, max_bytes=max_bytes)
-
-    async def snapshot(self, path: str) -> bytes:
-        return await self._inner().snapshot(path)
-
-    async def restore(self, path: str, tar: bytes) -> None:
-        await self._inner().restore(path, tar)
-
-    async def end_processes(self) -> None:
-        await self._inner().end_processes()
-
-    def suspended(self) -> AbstractAsyncContextManager[None]:
-        return self._inner().suspended()
-
-    async def save_layer(self, *, max_bytes: int) -> Layer:
-        return await self._inner().save_layer(max_bytes=max_bytes)
-
-    async def restore_layer(self, layer: Layer, guard: Guard) -> dict[str, int]:
-        return await self._inner().restore_layer(layer, guard)
-
-    async def listen(self, port: int) -> socket.socket:
-        return await self._inner().listen(port)
+        return getattr(self._sandbox, name)

@@ -2,28 +2,26 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, ToolResult
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.kinds import KINDS as TABLE
+from prorl_service.sandbox.kinds import make
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
-from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 from tests.sandbox.images.debian import debian_image
 
-Kind = Literal["process", "bubblewrap", "apptainer"]
-ISOLATED: tuple[Kind, ...] = ("bubblewrap", "apptainer")
-KINDS: tuple[Kind, ...] = ("process", *ISOLATED)
+Kind = str
+KINDS = tuple(TABLE)
+ISOLATED = tuple(name for name, kind in TABLE.items() if kind.isolates)
 
 LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=16, file_mb=8, output_bytes=4096)
 
 
 def new_provider(kind: Kind) -> SandboxProvider:
-    if kind == "apptainer":
-        return ApptainerProvider(local_image)
-    return BubblewrapProvider() if kind == "bubblewrap" else ProcessSandboxProvider()
+    # Images of these tests are directories: they need no cache.
+    return ApptainerProvider(local_image) if kind == "apptainer" else make(kind, None, None)
 
 
 @asynccontextmanager
@@ -35,7 +33,7 @@ def new_sandbox(
     provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | str | None = None
 ) -> RemoteSandbox:
     """Returns a sandbox of `image`, or of a default with the tests' tools if the kind needs one."""
-    if image is None and provider.kind == "apptainer":
+    if image is None and TABLE[provider.kind].has_images:
         image = debian_image()
     sandbox = provider.create(image=str(image) if image else None, limits=limits)
     assert isinstance(sandbox, RemoteSandbox)

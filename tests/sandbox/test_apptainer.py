@@ -15,9 +15,7 @@ from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host import zygotes
 from prorl_service.sandbox.host.zygotes import container_user
-from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from tests.sandbox.sandboxes import (
-    LIMITS,
     bash,
     new_provider,
     new_sandbox,
@@ -198,9 +196,3 @@ async def test_an_image_without_bash_is_refused(
     with pytest.raises(TaskError, match=r"cannot be used: .*bash"):
         async with started(apptainer, image=tiny_image):
             pass
-
-
-async def test_a_task_without_an_image_is_refused(apptainer: SandboxProvider) -> None:
-    assert isinstance(apptainer, ApptainerProvider)
-    with pytest.raises(TaskError, match="needs an image"):
-        apptainer.create(image=None, limits=LIMITS)

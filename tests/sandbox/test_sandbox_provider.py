@@ -10,6 +10,7 @@ import pytest
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox import SandboxKind, provider
 from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.kinds import KINDS
 from tests.sandbox.images.debian import debian_image
 
 pytestmark = pytest.mark.processes
@@ -127,3 +128,8 @@ def test_kinds_without_images_refuse_them(kind: SandboxKind) -> None:
             refuse("ubuntu:24.04")
     with pytest.raises(SandboxError, match="no images"):
         provider(kind, default_image="ubuntu:24.04")
+
+
+def test_the_docs_list_every_kind() -> None:
+    page = (Path(__file__).parents[2] / "docs/sandbox.md").read_text()
+    assert all(f"\n| `{name}` |" in page for name in KINDS)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.kinds import process
+from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 from tests.sandbox.sandboxes import Kind, new_provider, output, started
 
 pytestmark = pytest.mark.processes
@@ -16,16 +16,18 @@ pytestmark = pytest.mark.processes
 async def test_a_container_that_cannot_be_cleaned_up_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    launch = process._launch
+    launch = ProcessSandboxProvider._launch
 
     def refuse() -> None:
         raise OSError("the disk is gone")
 
-    async def launch_on_bad_disk(image: str, resources: AsyncExitStack) -> list[str]:
+    async def launch_on_bad_disk(
+        self: ProcessSandboxProvider, key: str, resources: AsyncExitStack
+    ) -> list[str]:
         resources.callback(refuse)
-        return await launch(image, resources)
+        return await launch(self, key, resources)
 
-    monkeypatch.setattr(process, "_launch", launch_on_bad_disk)
+    monkeypatch.setattr(ProcessSandboxProvider, "_launch", launch_on_bad_disk)
     async with new_provider("process") as provider, started(provider) as sandbox:
         assert await output(sandbox, "echo it works") == "it works"
     (record,) = caplog.records

@@ -20,7 +20,7 @@ from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.gateway.harnesses import preset, store, trees
 from prorl_service.gateway.harnesses.preset import Install
 from prorl_service.gateway.harnesses.store import Installed, Package, Record
-from prorl_service.sandbox import programs
+from prorl_service.sandbox.cache import programs_directory
 
 SAID_LINES = 5
 """Lines of a failed client's output in the error."""
@@ -47,7 +47,7 @@ def install(wanted: str, say: Say) -> Installed:
 
 def install_packages(name: str, packages: Install, say: Say) -> Installed:
     """Like `install`, but with any packages: they become the tree NAME@VERSION."""
-    at = programs.directory() / f"{name}@{packages.version}"
+    at = programs_directory() / f"{name}@{packages.version}"
     trees.sweep(at.parent)
     if store.is_installed(at):
         say(f"{at.name} is already installed")

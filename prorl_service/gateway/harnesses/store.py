@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from prorl_service.errors import InvalidRequest, TaskError
 from prorl_service.gateway.harnesses import preset, trees
-from prorl_service.sandbox import programs
+from prorl_service.sandbox.cache import programs_directory
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """Version of the Python that runs the service, and programs in sandboxes."""
@@ -87,7 +87,7 @@ def find(name: str, version: str | None = None, *, any_python: bool = False) -> 
 
 def find_tree(name: str, version: str, *, of: str = "") -> Installed:
     """Returns the tree NAME@VERSION, which the preset `of` runs. Raises `TaskError`."""
-    at = programs.directory() / f"{name}@{version}"
+    at = programs_directory() / f"{name}@{version}"
     if not is_installed(at):
         raise TaskError(
             f"the harness {of or name} {version} is not installed",
@@ -107,7 +107,7 @@ def write(tree: Path, record: Record) -> None:
 
 
 def _installed() -> Iterator[Installed]:
-    for path in sorted(programs.directory().iterdir()):
+    for path in sorted(programs_directory().iterdir()):
         name, _, version = path.name.partition("@")
         if version and is_installed(path):
             yield Installed(name, version, path)

@@ -12,18 +12,21 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import Distribution, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import ptyprocess
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox import guest
 from prorl_service.sandbox.cache import cache_root
-from prorl_service.sandbox.host.kernel_packages import has_kernel, kernel_packages
 
 INSIDE = "/.prorl"
 """Path of the copy inside every sandbox that isolates."""
@@ -40,6 +43,9 @@ _LEFT_OUT = shutil.ignore_patterns(
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo"),
     *("ensurepip", "lib2to3", "config-*", "*.a"),
 )
+KERNEL_ROOTS = ("ipykernel", "jupyter-client")
+NOT_NEEDED = {"debugpy", "jedi"}
+"""Packages for attached debuggers and for completion; larger than all the rest."""
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
@@ -144,3 +150,49 @@ def _make_readable(path: Path) -> None:
     for entry in [path, *path.rglob("*")]:
         if not entry.is_symlink():
             entry.chmod(entry.stat().st_mode | (0o555 if entry.is_dir() else 0o444))
+
+
+# --- the service's own packages that a Jupyter kernel needs --------------------------------------
+
+
+@cache  # asked for at each start of a sandbox
+def has_kernel() -> bool:
+    return find_spec("ipykernel") is not None
+
+
+def kernel_packages() -> list[Path]:
+    """Returns top-level packages, modules and native-library directories of all requirements.
+
+    Copied or linked into one directory under their own names, they make a `sys.path` entry for the
+    Python that runs the service. Empty without the extra `kernels`. Raises `PackageNotFoundError`
+    when a required one is missing.
+    """
+    if not has_kernel():
+        return []
+    paths = {path for found in _closure() for path in _top_level(found)}
+    return sorted(path for path in paths if path.exists())
+
+
+def _closure() -> list[Distribution]:
+    found: dict[str, Distribution] = {}
+    waiting = list(KERNEL_ROOTS)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name not in found and name not in NOT_NEEDED:
+            found[name] = distribution(name)
+            waiting += _requirements(found[name])
+    return list(found.values())
+
+
+def _requirements(found: Distribution) -> Iterator[str]:
+    for text in found.requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement.name
+
+
+def _top_level(found: Distribution) -> Iterator[Path]:
+    """Yields also metadata, which some packages read at import; not scripts, which lie outside."""
+    for file in found.files or ():
+        if ".." not in file.parts and file.parts[0] != "__pycache__":
+            yield Path(str(found.locate_file(file.parts[0])))

@@ -99,7 +99,7 @@ def delegated_group() -> Path:
     configured = os.environ.get("PRORL_CGROUP")
     if configured:
         return Path(configured)
-    path = _own_group()
+    path = own_group()
     # An ordinary user may write only to a delegated group. Root may write to any, and must not move
     # the processes of a session that is not the service's.
     given = os.access(path / "cgroup.procs", os.W_OK) if os.geteuid() else _marked(path)
@@ -115,7 +115,8 @@ def _marked(path: Path) -> bool:
     return False
 
 
-def _own_group() -> Path:
+def own_group() -> Path:
+    """Returns the control group of this process. Raises `OSError` without cgroup v2."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         number, _, path = line.split(":", 2)
         if number == "0":

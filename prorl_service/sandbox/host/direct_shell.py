@@ -15,7 +15,7 @@ from collections.abc import Callable
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.sandbox.guest.execd import command as bash
 from prorl_service.sandbox.guest.execd.fd_passing import SHELL
-from prorl_service.sandbox.guest.execd.notes import with_notes
+from prorl_service.sandbox.guest.execd.output import with_notes
 from prorl_service.sandbox.host.handover import Handover
 
 SHORT_S = 0.25

@@ -15,7 +15,6 @@ from typing import Any
 
 from prorl_service.errors import AgentError, SandboxError
 from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.host.rpc import OnPart, Refused
 from prorl_service.sandbox.layers import PIECE_BYTES, Guard, Layer
 
 FILE_TIMEOUT_S = 60.0
@@ -33,9 +32,10 @@ class FileVerbs(ABC):
 
     @abstractmethod
     async def _request(
-        self, operation: str, *, timeout_s: float, **others: Any
+        self, operation: str, *, timeout_s: float, os_errors: bool = False, **others: Any
     ) -> tuple[dict[str, Any], bytes]:
-        """Returns the server's answer. Raises `SandboxError`, and `Refused`."""
+        """Returns the server's answer. Raises `SandboxError`; with `os_errors`, what the operating
+        system said as the matching `OSError`."""
 
     async def upload(self, path: str, content: bytes) -> None:
         """Writes a file. Raises the matching `OSError` when it cannot be written."""
@@ -58,21 +58,15 @@ class FileVerbs(ABC):
         await self._file_request("restore", path, tar)
 
     async def end_processes(self) -> None:
-        await self._processes("end_processes")
+        await self._request("end_processes", timeout_s=PROCESSES_TIMEOUT_S)
 
     @asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:
-        await self._processes("suspend_processes")
+        await self._request("suspend_processes", timeout_s=PROCESSES_TIMEOUT_S)
         try:
             yield
         finally:
-            await self._processes("resume_processes")
-
-    async def _processes(self, operation: str) -> None:
-        try:
-            await self._request(operation, timeout_s=PROCESSES_TIMEOUT_S)
-        except Refused as refusal:
-            raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
+            await self._request("resume_processes", timeout_s=PROCESSES_TIMEOUT_S)
 
     async def save_layer(self, *, max_bytes: int) -> Layer:
         layer = Layer()
@@ -90,17 +84,8 @@ class FileVerbs(ABC):
             refused.update(json.loads(parts.joined()))
         return dict(refused)
 
-    async def _layer_request(
-        self, operation: str, *, on_part: OnPart, payload: bytes = b"", **arguments: Any
-    ) -> None:
-        try:
-            await self._request(
-                operation, timeout_s=LAYER_TIMEOUT_S, payload=payload, on_part=on_part, **arguments
-            )
-        except Refused as refusal:
-            if refusal.errno is None:
-                raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
-            raise OSError(refusal.errno, refusal.message) from None
+    async def _layer_request(self, operation: str, **arguments: Any) -> None:
+        await self._request(operation, timeout_s=LAYER_TIMEOUT_S, os_errors=True, **arguments)
 
     async def _file_request(
         self, operation: str, path: str, content: bytes = b"", **arguments: Any
@@ -109,19 +94,15 @@ class FileVerbs(ABC):
         if len(content) > max_bytes:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         parts = _Parts(max_bytes)
-        try:
-            _, last = await self._request(
-                operation,
-                timeout_s=FILE_TIMEOUT_S,
-                payload=content,
-                on_part=parts.append,
-                path=path,
-                **arguments,
-            )
-        except Refused as refusal:
-            if refusal.errno is None:
-                raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
-            raise OSError(refusal.errno, refusal.message, path) from None
+        _, last = await self._request(
+            operation,
+            timeout_s=FILE_TIMEOUT_S,
+            os_errors=True,
+            payload=content,
+            on_part=parts.append,
+            path=path,
+            **arguments,
+        )
         return parts.joined() or last
 
 

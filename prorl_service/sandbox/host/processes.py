@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypedDict
 from weakref import WeakSet
 
 MESSAGES_BYTES = 16384
@@ -32,6 +33,17 @@ def _close_connections() -> None:
 
 
 os.register_at_fork(after_in_child=_close_connections)
+
+
+class UserArguments(TypedDict):
+    user: int | None
+    group: int | None
+    extra_groups: list[int] | None
+
+
+def as_user(user: int | None) -> UserArguments:
+    """Returns the arguments of `subprocess` for a user and its group; None: the service's own."""
+    return {"user": user, "group": user, "extra_groups": None if user is None else []}
 
 
 class Process:
@@ -121,9 +133,7 @@ class Child(Process):
                 env=env,
                 cwd=cwd,
                 start_new_session=True,
-                user=user,
-                group=user,
-                extra_groups=None if user is None else [],
+                **as_user(user),
             )
         except BaseException:
             os.close(messages)

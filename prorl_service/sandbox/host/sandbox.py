@@ -21,7 +21,7 @@ from prorl_service.sandbox.host.direct_shell import DirectShell
 from prorl_service.sandbox.host.file_verbs import FILE_TIMEOUT_S, FileVerbs
 from prorl_service.sandbox.host.handover import Handover, checked_listener
 from prorl_service.sandbox.host.processes import Process, close_in_forks
-from prorl_service.sandbox.host.rpc import Channel, OnPart, Refused
+from prorl_service.sandbox.host.rpc import Channel, Refused
 from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
 
 START_TIMEOUT_S = 60.0
@@ -151,10 +151,7 @@ class RemoteSandbox(FileVerbs):
         return f"the sandbox died: {self._child.messages() or 'it was killed'}"
 
     async def ping(self, *, timeout_s: float) -> None:
-        try:
-            await self._request("ping", timeout_s=timeout_s, margin_s=0)
-        except Refused as refusal:
-            raise SandboxError(f"ping failed inside: {refusal.message}") from None
+        await self._request("ping", timeout_s=timeout_s, margin_s=0)
 
     async def call_tool(
         self,
@@ -216,37 +213,33 @@ class RemoteSandbox(FileVerbs):
         on_output: OnOutput | None,
         payload: bytes = b"",
     ) -> tuple[dict[str, Any], bytes]:
-        try:
-            return await self._request(
-                "tool",
-                timeout_s=timeout_s,
-                payload=payload,
-                on_part=on_output,
-                stream=on_output is not None,
-                name=name,
-                arguments=arguments,
-            )
-        except Refused as refusal:
-            raise SandboxError(f"the tool {name!r} failed inside: {refusal.message}") from None
+        return await self._request(
+            "tool",
+            timeout_s=timeout_s,
+            failed=f"the tool {name!r} failed inside",
+            payload=payload,
+            on_part=on_output,
+            stream=on_output is not None,
+            name=name,
+            arguments=arguments,
+        )
 
     async def add_tool(self, name: str, source: str) -> None:
         if self._added_tools.get(name) == source:
             return
-        try:
-            await self._request(
-                "add_tool", timeout_s=FILE_TIMEOUT_S, payload=source.encode(), name=name
-            )
-        except Refused as refusal:
-            raise SandboxError(
-                f"the tool {name!r} could not be added: {refusal.message}", retryable=False
-            ) from None
+        await self._request(
+            "add_tool",
+            timeout_s=FILE_TIMEOUT_S,
+            failed=f"the tool {name!r} could not be added",
+            retryable=False,
+            payload=source.encode(),
+            name=name,
+        )
         self._added_tools[name] = source
 
     async def listen(self, port: int) -> socket.socket:
-        try:
-            await self._request("listen", timeout_s=START_TIMEOUT_S, port=port)
-        except Refused as refusal:
-            raise SandboxError(f"port {port} cannot be opened inside: {refusal.message}") from None
+        failed = f"port {port} cannot be opened inside"
+        await self._request("listen", timeout_s=START_TIMEOUT_S, failed=failed, port=port)
         assert self._handover is not None
         return checked_listener(self._handover.take(fd_passing.LISTENER))
 
@@ -255,23 +248,25 @@ class RemoteSandbox(FileVerbs):
         operation: str,
         *,
         timeout_s: float,
+        os_errors: bool = False,
         margin_s: float = MARGIN_S,
-        payload: bytes = b"",
-        on_part: OnPart | None = None,
-        stream: bool = False,
-        **arguments: Any,
+        failed: str = "",
+        retryable: bool = True,
+        **others: Any,
     ) -> tuple[dict[str, Any], bytes]:
+        """Requests an operation; `others` are those of `Channel.request`. The `SandboxError` of a
+        refusal begins with `failed`, and is worth a retry if `retryable`."""
         if self._channel is None:
             raise SandboxError("the sandbox was not started", retryable=False)
-        return await self._channel.request(
-            operation,
-            timeout_s=timeout_s,
-            margin_s=margin_s,
-            payload=payload,
-            on_part=on_part,
-            stream=stream,
-            **arguments,
-        )
+        try:
+            return await self._channel.request(
+                operation, timeout_s=timeout_s, margin_s=margin_s, **others
+            )
+        except Refused as refusal:
+            if os_errors and refusal.errno is not None:
+                raise OSError(refusal.errno, refusal.message, others.get("path")) from None
+            why = f"{failed or f'{operation} failed inside'}: {refusal.message}"
+            raise SandboxError(why, retryable=retryable) from None
 
     async def stop(self) -> None:
         if self._closing is None:

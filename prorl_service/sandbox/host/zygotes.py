@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from prorl_service.sandbox.guest.execd.fd_passing import receive_fds
 from prorl_service.sandbox.host.processes import (
     Child,
     Process,
+    as_user,
     bounded_memory,
     close_in_forks,
     readable,
@@ -64,26 +65,38 @@ def _covers(id_map: list[int], wanted: int) -> bool:
 
 def try_once(name: str, command: list[str], *, hint: str) -> None:
     """Runs a command as a container is run. Raises `SandboxError` with the reason if it fails."""
-    user = container_user()
+    reason = failure_of(command, container_user(), timeout_s=TRIAL_TIMEOUT_S)
+    if reason is not None:
+        raise SandboxError(f"{name} does not work: {reason}", hint=hint, retryable=False)
+
+
+def failure_of(
+    command: list[str],
+    user: int | None,
+    *,
+    timeout_s: float,
+    cwd: str = "/",
+    variables: Mapping[str, str] | None = None,
+) -> str | None:
+    """Runs a command, with `variables` besides the service's. Returns what it said if it failed."""
     try:
         done = subprocess.run(
             command,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
-            cwd="/",
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
-            timeout=TRIAL_TIMEOUT_S,
+            timeout=timeout_s,
+            cwd=cwd,
+            env={**os.environ, **(variables or {})},
+            **as_user(user),
         )
-        reason = done.stderr.strip() or f"exit code {done.returncode}"
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = str(error)
-    else:
-        if done.returncode == 0:
-            return
-    raise SandboxError(f"{name} does not work: {reason}", hint=hint, retryable=False)
+        return str(error)
+    if done.returncode == 0:
+        return None
+    return (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
 
 
 class ContainerDied(SandboxError):

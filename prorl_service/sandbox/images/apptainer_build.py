@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ _NOISE = re.compile(r"\x1b\[[0-9;]*m|^(INFO|WARNING): .*\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ApptainerSource:
     shown: str
     """Name that users know it by."""
     prepare: Callable[[Path], str]
@@ -49,6 +49,7 @@ class Source:
     plain_http: bool = False
     cwd: Path | None = None
     """Base of relative paths in a definition."""
+    options: Sequence[str] = ()
 
     async def make(self, made: Path, *, workspace: Path, timeout_s: float) -> Mapping[str, Any]:
         """Makes the SIF file `made`; all temporary files stay in `workspace`.
@@ -62,6 +63,7 @@ class Source:
             *("apptainer", "--nocolor", "build", "--disable-cache"),
             *("--mksquashfs-args", COMPRESSION),
             *(["--no-https"] if self.plain_http else []),
+            *self.options,
             *(str(made), uri),
         ]
         cwd = self.cwd or workspace

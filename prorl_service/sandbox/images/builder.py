@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.images.aio import in_thread
 from prorl_service.sandbox.images.leases import Lease, Leases
 from prorl_service.sandbox.images.locks import FileLock, Heartbeat
-from prorl_service.sandbox.images.store import Store
+from prorl_service.sandbox.images.store import Store, remove_tree
 
 LOCK_POLL_S = (0.05, 1.0)
 """First and longest pause between checks of another process's lock: files send no events."""
@@ -22,7 +22,7 @@ WORK_FACTOR = 2
 """Minimum disk of a build, in sizes of its layers: the layers and the image."""
 
 
-class Source(Protocol):
+class BuildSource(Protocol):
     @property
     def shown(self) -> str:
         """Name that users know it by."""
@@ -37,7 +37,7 @@ class Source(Protocol):
 @dataclass(frozen=True, slots=True)
 class Wanted:
     digest: str
-    source: Source | None
+    source: BuildSource | None
     """Source of the image; None if it cannot be made again."""
     size_bytes: int | None = None
     """Size of the compressed layers, if known."""
@@ -79,7 +79,7 @@ class ImageBuilder:
                     raise SandboxError(f"{wanted.source.shown} was changed while it was read")
                 await self._publish(wanted.digest, made, wanted.source.shown, oci)
 
-    async def make_local(self, source: Source | Path) -> Lease:
+    async def make_local(self, source: BuildSource | Path) -> Lease:
         """Builds a source without a digest, or copies a SIF file; the result's digest names it."""
         shown = str(source) if isinstance(source, Path) else source.shown
         async with self._workspace() as workspace:
@@ -99,7 +99,7 @@ class ImageBuilder:
                 raise
         return lease
 
-    async def _build(self, source: Source, workspace: Path) -> tuple[Path, Mapping[str, Any]]:
+    async def _build(self, source: BuildSource, workspace: Path) -> tuple[Path, Mapping[str, Any]]:
         made = workspace / "image.sif"
         oci = await source.make(made, workspace=workspace, timeout_s=self._build_timeout_s)
         return made, oci
@@ -146,16 +146,9 @@ class ImageBuilder:
 
     # --- locks ---------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _locked(self, digest: str) -> AsyncIterator[None]:
+    def _locked(self, digest: str) -> AbstractAsyncContextManager[None]:
         lock = self._store.lock(digest)
-        try:
-            await self._wait_for(lock)
-            self._heartbeat.add(lock)
-            yield
-        finally:
-            self._heartbeat.remove(lock)
-            await in_thread(lock.release)
+        return self._heartbeat.holding(lock, self._wait_for(lock))
 
     async def _wait_for(self, lock: FileLock) -> None:
         pause_s, longest_s = LOCK_POLL_S
@@ -172,14 +165,13 @@ class ImageBuilder:
 
     @asynccontextmanager
     async def _workspace(self) -> AsyncIterator[Path]:
-        workspace = self._store.workspace()
-        self._heartbeat.add(workspace.lock)
-        try:
-            await in_thread(workspace.make)
-            yield workspace.path
-        finally:
-            self._heartbeat.remove(workspace.lock)
-            await in_thread(workspace.remove)
+        path, lock = self._store.workspace()
+        async with self._heartbeat.holding(lock, in_thread(lock.take)):
+            try:
+                await in_thread(path.mkdir, 0o700)
+                yield path
+            finally:
+                await in_thread(remove_tree, path)
 
 
 def mb(size_bytes: int) -> str:

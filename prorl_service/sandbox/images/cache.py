@@ -23,7 +23,7 @@ from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.images import oci_layout, registry, sif
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
-from prorl_service.sandbox.images.apptainer_build import Source
+from prorl_service.sandbox.images.apptainer_build import ApptainerSource
 from prorl_service.sandbox.images.builder import ImageBuilder, Wanted
 from prorl_service.sandbox.images.definitions import Definition
 from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders, DockerfileSource
@@ -181,7 +181,9 @@ class ImageCache:
         with disk_errors(self.root):
             await self._prepare()
             if isinstance(definition, Definition):
-                source = Source(definition.shown, definition.write, cwd=definition.directory)
+                source = ApptainerSource(
+                    definition.shown, definition.write, cwd=definition.directory
+                )
                 lease = await self._builder.make_local(source)
             else:
                 lease = await self.get(definition, refresh=True)
@@ -273,10 +275,10 @@ class ImageCache:
         shown = str(parsed)
         if isinstance(parsed, LayoutReference):
             view = functools.partial(oci_layout.view, parsed.path, content.digest)
-            return Wanted(content.digest, Source(shown, view), content.size_bytes)
+            return Wanted(content.digest, ApptainerSource(shown, view), content.size_bytes)
         return Wanted(
             content.digest,
-            Source(shown, lambda _: shown),
+            ApptainerSource(shown, lambda _: shown),
             content.size_bytes,
             digest_now=lambda: oci_layout.inspect(parsed).digest,
         )
@@ -305,7 +307,7 @@ class ImageCache:
                     error.hint = f"{error.hint}; {SUBSTITUTE.format(name)}"
                 raise
         uri = f"docker://{parsed.name}@{ref.digest}"
-        source = Source(str(parsed), lambda _: uri, plain_http=parsed.is_loopback)
+        source = ApptainerSource(str(parsed), lambda _: uri, plain_http=parsed.is_loopback)
         return Wanted(ref.digest, source, ref.size_bytes)
 
     async def _look_up(self, parsed: RegistryReference, known: Ref | None) -> Ref:
@@ -354,8 +356,8 @@ def _to_prune(
     return chosen
 
 
-def _to_copy(path: Path) -> Path | Source:
-    return path if path.is_file() else Source(str(path), lambda _: str(path))
+def _to_copy(path: Path) -> Path | ApptainerSource:
+    return path if path.is_file() else ApptainerSource(str(path), lambda _: str(path))
 
 
 def _checked(path: Path) -> Path:

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from prorl_service.sandbox.images.aio import in_thread
-from prorl_service.sandbox.images.locks import FileLock, Heartbeat
+from prorl_service.sandbox.images.locks import Heartbeat
 from prorl_service.sandbox.images.store import Store
 
 
@@ -40,7 +41,7 @@ class Lease:
 
 @dataclass(slots=True)
 class _Held:
-    lock: FileLock
+    lock: AsyncExitStack
     leases: int = 0
 
 
@@ -56,21 +57,17 @@ class Leases:
         async with self._changing:
             held = self._held.get(digest)
             if held is None:
-                held = _Held(await self._take(digest))
-                self._held[digest] = held
+                held = self._held[digest] = _Held(await self._take(digest))
             held.leases += 1
         return Lease(self._store.image(digest), digest, lambda: self._give_back(digest))
 
-    async def _take(self, digest: str) -> FileLock:
+    async def _take(self, digest: str) -> AsyncExitStack:
         lock = self._store.lease(digest)
-        try:
-            await in_thread(lock.take)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._heartbeat.holding(lock, in_thread(lock.take)))
             await in_thread(self._store.touch, digest)
-        except BaseException:
-            await in_thread(lock.release)
-            raise
-        self._heartbeat.add(lock)
-        return lock
+            held.push_async_callback(in_thread, self._store.touch, digest)
+            return held.pop_all()
 
     async def _give_back(self, digest: str) -> None:
         async with self._changing:
@@ -78,6 +75,4 @@ class Leases:
             held.leases -= 1
             if held.leases == 0:
                 del self._held[digest]
-                self._heartbeat.remove(held.lock)
-                await in_thread(self._store.touch, digest)
-                await in_thread(held.lock.release)
+                await held.lock.aclose()

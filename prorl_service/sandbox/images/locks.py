@@ -13,12 +13,14 @@ import asyncio
 import os
 import secrets
 import socket
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import orjson
 
+from prorl_service.sandbox.images.aio import in_thread
 from prorl_service.utils import processes
 from prorl_service.utils.tasks import TaskOwner
 
@@ -99,16 +101,21 @@ class Heartbeat:
         self._background = TaskOwner()
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, lock: FileLock) -> None:
-        self._locks.add(lock)
-        if self._task is None or self._task.done():
-            self._task = self._background.start(self._beat(), name="image cache heartbeat")
-
-    def remove(self, lock: FileLock) -> None:
-        self._locks.discard(lock)
-        if not self._locks and self._task is not None:
-            self._background.cancel(self._task)
-            self._task = None
+    @asynccontextmanager
+    async def holding(self, lock: FileLock, taking: Awaitable[object]) -> AsyncIterator[None]:
+        """Waits for `taking`, keeps the lock fresh for the time of the block, and releases it."""
+        try:
+            await taking
+            self._locks.add(lock)
+            if self._task is None or self._task.done():
+                self._task = self._background.start(self._beat(), name="image cache heartbeat")
+            yield
+        finally:
+            self._locks.discard(lock)
+            if not self._locks and self._task is not None:
+                self._background.cancel(self._task)
+                self._task = None
+            await in_thread(lock.release)
 
     async def _beat(self) -> None:
         while True:

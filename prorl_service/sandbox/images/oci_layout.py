@@ -1,8 +1,12 @@
-"""Digest and size of the image in an OCI layout, an OCI archive or a Docker archive.
+"""OCI and Docker manifests, and the image in an OCI layout, an OCI archive or a Docker archive: its
+digest and its size.
 
 Reads only small members and unpacks nothing. Blocking: call it in a thread.
 """
 
+import hashlib
+import platform
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +17,20 @@ from typing import Any
 import orjson
 
 from prorl_service.errors import TaskError
-from prorl_service.sandbox.images import oci_manifest
 from prorl_service.sandbox.images.references import ArchiveReference, LayoutReference
 
+IMAGE_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+INDEX_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+MEDIA_TYPES = IMAGE_TYPES + INDEX_TYPES
+
+_COMPRESSED = re.compile(r"[.+](gzip|zstd)$")
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 TAG_ANNOTATION = "org.opencontainers.image.ref.name"
 MAX_MEMBER_BYTES = 8 << 20
 
@@ -53,7 +68,7 @@ def view(layout: Path, digest: str, workspace: Path) -> str:
     (path / "oci-layout").write_bytes(orjson.dumps({"imageLayoutVersion": "1.0.0"}))
     content = (layout / "blobs" / digest.replace(":", "/")).read_bytes()
     entry = {
-        "mediaType": orjson.loads(content).get("mediaType", oci_manifest.IMAGE_TYPES[0]),
+        "mediaType": orjson.loads(content).get("mediaType", IMAGE_TYPES[0]),
         "digest": digest,
         "size": len(content),
     }
@@ -65,10 +80,10 @@ def _layout(read: Read, tag: str | None, whose: str) -> Content:
     entries = orjson.loads(read("index.json"))["manifests"]
     digest = str(_choose_tag(entries, tag, whose)["digest"])
     manifest = _blob(read, digest, whose)
-    chosen = oci_manifest.choose_platform(manifest, whose)
+    chosen = choose_platform(manifest, whose)
     if chosen is not None:
         digest, manifest = chosen, _blob(read, chosen, whose)
-    return Content(digest, oci_manifest.layers_bytes(manifest))
+    return Content(digest, layers_bytes(manifest))
 
 
 def _choose_tag(entries: list[dict[str, Any]], tag: str | None, whose: str) -> dict[str, Any]:
@@ -82,9 +97,9 @@ def _choose_tag(entries: list[dict[str, Any]], tag: str | None, whose: str) -> d
 
 def _blob(read: Read, digest: str, whose: str) -> dict[str, Any]:
     content = read(f"blobs/{digest.replace(':', '/')}")
-    if oci_manifest.digest_of(content) != digest:
+    if digest_of(content) != digest:
         raise TaskError(f"{whose}: it is broken: the content of {digest} has another digest")
-    return oci_manifest.parse(content, whose)
+    return read_manifest(content, whose)
 
 
 def _docker_archive(read: Read, whose: str) -> Content:
@@ -92,7 +107,7 @@ def _docker_archive(read: Read, whose: str) -> Content:
     images = orjson.loads(read("manifest.json"))
     if len(images) != 1:
         raise TaskError(f"{whose}: it must have one image; it has {len(images)}")
-    return Content(oci_manifest.digest_of(read(images[0]["Config"])), None)
+    return Content(digest_of(read(images[0]["Config"])), None)
 
 
 def _member_reader(tar: tarfile.TarFile) -> Read:
@@ -120,3 +135,47 @@ def _broken_as_task_error(whose: str) -> Iterator[None]:
         raise TaskError(f"{whose}: it is not complete, or in another format: {error}") from error
     except OSError as error:
         raise TaskError(f"{whose}: it cannot be read: {error}") from error
+
+
+# --- manifests ---------------------------------------------------------------------------------
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def read_manifest(content: bytes, whose: str) -> dict[str, Any]:
+    try:
+        manifest = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise TaskError(f"{whose}: its manifest is not JSON: {error}") from error
+    if not isinstance(manifest, dict):
+        raise TaskError(f"{whose}: its manifest is not an object")
+    return manifest
+
+
+def choose_platform(manifest: dict[str, Any], whose: str) -> str | None:
+    """Returns the digest of this machine's image in an index; None if `manifest` is no index."""
+    if "manifests" not in manifest:
+        return None
+    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    wanted = f"linux/{architecture}"
+    offered = {_platform(entry): str(entry["digest"]) for entry in reversed(manifest["manifests"])}
+    if wanted not in offered:
+        raise TaskError(
+            f"{whose}: there is no image for {wanted}, only for {', '.join(sorted(offered))}"
+        )
+    return offered[wanted]
+
+
+def layers_bytes(manifest: dict[str, Any]) -> int | None:
+    """Returns the size of the layers, about the image's; None unless all are compressed."""
+    layers = manifest.get("layers", [])
+    if not layers or not all(_COMPRESSED.search(layer.get("mediaType", "")) for layer in layers):
+        return None
+    return sum(int(layer["size"]) for layer in layers)
+
+
+def _platform(entry: dict[str, Any]) -> str:
+    described = entry.get("platform", {})
+    return f"{described.get('os', '?')}/{described.get('architecture', '?')}"

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
-from prorl_service.sandbox.images import oci_manifest
+from prorl_service.sandbox.images import oci_layout
 from prorl_service.sandbox.images.references import (
     DEFAULT_REGISTRY,
     RegistryReference,
@@ -40,7 +40,7 @@ async def resolve(reference: RegistryReference, *, known: str | None = None) -> 
 
     Raises `TaskError` if it does not exist or is refused, `SandboxError` for network trouble.
     """
-    headers = {"Accept": ", ".join(oci_manifest.MEDIA_TYPES)}
+    headers = {"Accept": ", ".join(oci_layout.MEDIA_TYPES)}
     try:
         async with httpx.AsyncClient(
             headers=headers, timeout=REQUEST_TIMEOUT_S, follow_redirects=True
@@ -69,22 +69,22 @@ class _Manifests:
             if response.headers.get("Docker-Content-Digest") == known:
                 return None
         listed, manifest = await self._manifest(wanted)
-        digest = oci_manifest.choose_platform(manifest, str(self._reference))
+        digest = oci_layout.choose_platform(manifest, str(self._reference))
         if digest is not None:
             _, manifest = await self._manifest(digest)
-        return Resolved(listed, digest or listed, oci_manifest.layers_bytes(manifest))
+        return Resolved(listed, digest or listed, oci_layout.layers_bytes(manifest))
 
     async def _manifest(self, wanted: str) -> tuple[str, dict[str, Any]]:
         """Returns the true digest of the manifest, and the manifest."""
         response = await self._request("GET", wanted)
-        digest = oci_manifest.digest_of(response.content)
+        digest = oci_layout.digest_of(response.content)
         said = response.headers.get("Docker-Content-Digest", digest)
         if digest != said or (":" in wanted and digest != wanted):
             raise TaskError(
                 f"{self._reference}: the registry answered {digest} where {wanted} was asked for",
                 hint="its content was altered on the way or at the registry: do not use it",
             )
-        return digest, oci_manifest.parse(response.content, str(self._reference))
+        return digest, oci_layout.read_manifest(response.content, str(self._reference))
 
     async def _request(self, method: str, wanted: str) -> httpx.Response:
         response = await self._client.request(method, f"{self._url}/{wanted}")

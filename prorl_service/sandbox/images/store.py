@@ -193,8 +193,10 @@ class Store:
 
     # --- work -----------------------------------------------------------------------------------
 
-    def workspace(self) -> "Workspace":
-        return Workspace(self._tmp / secrets.token_hex(8))
+    def workspace(self) -> tuple[Path, FileLock]:
+        """Names a directory for one piece of work, and the lock that names its owner."""
+        path = self._tmp / secrets.token_hex(8)
+        return path, FileLock(path.with_name(f"{path.name}.claim"))
 
     def sweep(self) -> None:
         """Removes what dead processes left, and kills the programs that still work for them."""
@@ -215,22 +217,6 @@ class Store:
         for directory in self._blobs.iterdir():
             if not (directory / "image.sif").exists():
                 self.evict(_digest(directory))
-
-
-class Workspace:
-    """A directory for one piece of work, with a lock that names its owner."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lock = FileLock(path.with_name(f"{path.name}.claim"))
-
-    def make(self) -> None:
-        self.lock.take()
-        self.path.mkdir(mode=0o700)
-
-    def remove(self) -> None:
-        remove_tree(self.path)
-        self.lock.release()
 
 
 def _digest(directory: Path) -> str:

@@ -25,8 +25,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox import programs
 from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
@@ -145,7 +145,7 @@ class ApptainerProvider(ZygoteProvider):
         return [
             *(self._apptainer, "--silent", "exec", *OPTIONS),
             *("--bind", f"{self._runtime}:{bundle.INSIDE}:ro"),
-            *("--bind", f"{programs.directory()}:{bundle.PROGRAMS_INSIDE}:ro", str(image)),
+            *("--bind", f"{programs_directory()}:{bundle.PROGRAMS_INSIDE}:ro", str(image)),
             *bundle.server(*program),
         ]
 

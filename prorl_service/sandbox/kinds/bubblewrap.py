@@ -20,8 +20,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox import programs
 from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
@@ -93,7 +93,7 @@ def _root(runtime: Path) -> list[str]:
         *(item for path in DIRECTORIES for item in ("--perms", "0755", "--dir", path)),
         *_etc(runtime),
         *_read_only(runtime, bundle.INSIDE),
-        *_read_only(programs.directory(), bundle.PROGRAMS_INSIDE),
+        *_read_only(programs_directory(), bundle.PROGRAMS_INSIDE),
         *("--proc", "/proc", "--dev", "/dev", "--symlink", "/tmp", "/var/tmp"),
         *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"),
     ]

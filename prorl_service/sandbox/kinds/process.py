@@ -11,7 +11,7 @@ import shutil
 import signal
 from contextlib import AsyncExitStack
 
-from prorl_service.sandbox import programs
+from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.processes import Process
 from prorl_service.sandbox.host.provider import ZygoteProvider
@@ -27,7 +27,7 @@ class ProcessSandbox(RemoteSandbox):
 
     @property
     def programs(self) -> str:
-        return str(programs.directory())
+        return str(programs_directory())
 
     @property
     def python(self) -> str:

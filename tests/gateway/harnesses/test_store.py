@@ -7,7 +7,7 @@ import pytest
 from prorl_service.errors import InvalidRequest, TaskError
 from prorl_service.gateway.harnesses import preset, store, trees
 from prorl_service.gateway.harnesses.store import Record
-from prorl_service.sandbox import programs
+from prorl_service.sandbox.cache import programs_directory
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(name: str, version: str, *, python: str | None = None) -> Path:
-    tree = Path(programs.directory(), f"{name}@{version}")
+    tree = Path(programs_directory(), f"{name}@{version}")
     tree.mkdir()
     record = Record(
         name=name, version=version, python=python, packages={}, digest="", files=0, size_mb=1

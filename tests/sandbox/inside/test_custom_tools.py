@@ -36,9 +36,9 @@ class WordCount:
         return await sandbox.call_tool(self.name, arguments.model_dump(), timeout_s=timeout_s)
 
 
-async def test_the_example_of_the_docs_works(sandbox: RemoteSandbox) -> None:
-    await sandbox.upload("text", b"one two\nthree\n")
-    tools = Toolset([WordCount()], sandbox, timeout_s=20)
+async def test_the_example_of_the_docs_works(in_any_kind: RemoteSandbox) -> None:
+    await in_any_kind.upload("text", b"one two\nthree\n")
+    tools = Toolset([WordCount()], in_any_kind, timeout_s=20)
     for _ in range(2):
         record = await tools.call(ToolCall("word_count", {"path": "text"}))
         assert record.output == "3 words"

@@ -42,8 +42,10 @@ async def files() -> AsyncIterator[Files]:
         yield Files(sandbox, "/workspace")
 
 
-async def test_an_editing_session_works_in_every_kind_of_sandbox(sandbox: RemoteSandbox) -> None:
-    files = Files(sandbox, await output(sandbox, "pwd"))
+async def test_an_editing_session_works_in_every_kind_of_sandbox(
+    in_any_kind: RemoteSandbox,
+) -> None:
+    files = Files(in_any_kind, await output(in_any_kind, "pwd"))
     text = "def f():\n\treturn 1\n"
     assert await files.done("create", "src/f.py", file_text=text) == (
         "File created successfully at: ~/src/f.py"
@@ -56,13 +58,13 @@ async def test_an_editing_session_works_in_every_kind_of_sandbox(sandbox: Remote
         "Review the changes and make sure they are as expected. Edit the file again if necessary."
     )
     await files.done("insert", "src/f.py", insert_line=0, new_str="import os\n")
-    assert await sandbox.download("src/f.py") == b"import os\n\ndef f():\n\treturn 2\n"
+    assert await in_any_kind.download("src/f.py") == b"import os\n\ndef f():\n\treturn 2\n"
     await files.done("undo_edit", "src/f.py")
     shown = await files.done("undo_edit", "src/f.py")
     assert shown.startswith("Last edit to ~/src/f.py undone successfully. Here's the result")
-    assert await sandbox.download("src/f.py") == text.encode()
+    assert await in_any_kind.download("src/f.py") == text.encode()
     await files.done("undo_edit", "src/f.py")
-    assert await output(sandbox, "ls src") == ""
+    assert await output(in_any_kind, "ls src") == ""
     assert await files.refused("undo_edit", "src/f.py") == "No edit history found for ~/src/f.py."
 
 

@@ -7,15 +7,12 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 
-from prorl_service.sandbox.base import ToolResult
+from prorl_service.sandbox.base import SandboxProvider, ToolResult
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.sandboxes import Kind, output, running
+from tests.sandbox.inside.conftest import IN_BUBBLEWRAP
+from tests.sandbox.sandboxes import Kind, output, running, started
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.processes,
-    pytest.mark.unprivileged,
-]
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -34,11 +31,17 @@ async def value(sandbox: RemoteSandbox, code: str) -> str:
     return result.output.removesuffix("\n")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["process", "bubblewrap"])
-async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[RemoteSandbox]:
-    """Yields one sandbox for all tests that must not harm it."""
+@pytest.fixture(scope="module", params=IN_BUBBLEWRAP[1:])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Kinds whose default has no Python of an image."""
     kind: Kind = request.param
-    async with running(kind) as sandbox:
+    return kind
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox(provider: SandboxProvider) -> AsyncIterator[RemoteSandbox]:
+    """Yields one sandbox for all tests that must not harm it."""
+    async with started(provider) as sandbox:
         yield sandbox
 
 

@@ -10,6 +10,7 @@ import pytest
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host import spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from tests.sandbox.inside.conftest import IN_BUBBLEWRAP
 from tests.sandbox.inside.test_cancel import cancelled
 from tests.sandbox.inside.test_ipython import ipython, value
 from tests.sandbox.inside.test_streaming import Viewer
@@ -18,8 +19,9 @@ from tests.sandbox.sandboxes import Kind, bash, output, running
 pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 
-@pytest.fixture(params=["process", "bubblewrap"])
+@pytest.fixture(scope="module", params=IN_BUBBLEWRAP[1:])
 def kind(request: pytest.FixtureRequest) -> Kind:
+    """Kinds whose default has no Python of an image."""
     kind: Kind = request.param
     return kind
 

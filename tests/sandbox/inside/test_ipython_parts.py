@@ -13,7 +13,7 @@ from prorl_service.sandbox.guest.execd.kernel import MAX_IMAGE_CHARS, MAX_IMAGES
 from prorl_service.sandbox.guest.execd.loop import Loop
 from prorl_service.sandbox.guest.execd.protocol import ProtocolError
 from prorl_service.sandbox.guest.execd.request import Request
-from prorl_service.sandbox.host.kernel_packages import kernel_packages
+from prorl_service.sandbox.host.bundle import kernel_packages
 
 pytestmark = pytest.mark.unprivileged
 

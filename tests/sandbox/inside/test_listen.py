@@ -22,15 +22,15 @@ async def upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def test_programs_inside_reach_a_port_of_the_service(sandbox: RemoteSandbox) -> None:
-    await bash(sandbox, "KEPT=kept")
-    listener = await sandbox.listen(0)
+async def test_programs_inside_reach_a_port_of_the_service(in_any_kind: RemoteSandbox) -> None:
+    await bash(in_any_kind, "KEPT=kept")
+    listener = await in_any_kind.listen(0)
     port = listener.getsockname()[1]
     async with await asyncio.start_server(upper, sock=listener):
-        assert await output(sandbox, ASK.format(port=port)) == "PING"
+        assert await output(in_any_kind, ASK.format(port=port)) == "PING"
         many = " ".join(f"({ASK.format(port=port)}) &" for _ in range(20))
-        assert (await output(sandbox, f"{many} wait")).count("PING") == 20
-    assert await output(sandbox, "echo $KEPT") == "kept"
+        assert (await output(in_any_kind, f"{many} wait")).count("PING") == 20
+    assert await output(in_any_kind, "echo $KEPT") == "kept"
 
 
 async def test_a_port_is_of_one_sandbox_alone(isolated: RemoteSandbox) -> None:

@@ -83,8 +83,13 @@ SURVIVED = [
 ]
 
 
-@pytest.mark.parametrize("trap", SURVIVED, ids=lambda trap: trap.command[:30])
-async def test_the_shell_and_its_state_survive(sandbox: RemoteSandbox, trap: Trap) -> None:
+EVERYWHERE = (
+    *("echo 'unclosed", "(kill -TERM", "exec </etc/passwd", "echo grüße 你好"),
+    "stty raw",
+)
+
+
+async def survives(sandbox: RemoteSandbox, trap: Trap) -> None:
     await bash(sandbox, "KEPT=kept; f() { builtin printf 'f %s\\n' $KEPT; }")
     result = await bash(sandbox, trap.command)
     assert result.data == {
@@ -102,6 +107,20 @@ async def test_the_shell_and_its_state_survive(sandbox: RemoteSandbox, trap: Tra
     assert not after.data["restarted"]
 
 
+@pytest.mark.parametrize("trap", SURVIVED, ids=lambda trap: trap.command[:30])
+async def test_the_shell_and_its_state_survive(sandbox: RemoteSandbox, trap: Trap) -> None:
+    await survives(sandbox, trap)
+
+
+async def test_every_kind_has_the_same_shell(in_any_kind: RemoteSandbox) -> None:
+    """The traps are of quoting, signals, the terminal, locales and memory."""
+    for trap in SURVIVED:
+        if trap.command.startswith(EVERYWHERE):
+            await survives(in_any_kind, trap)
+    for trap in ENDED[:1]:
+        await is_replaced(in_any_kind, trap)
+
+
 ENDED = [
     Trap("echo bye; exit 3", 3, "bye\nexit\n[exit code 3]\n[the shell exited and was restarted]"),
     Trap("exit", 0, "exit\n[the shell exited and was restarted]"),
@@ -113,10 +132,7 @@ ENDED = [
 ]
 
 
-@pytest.mark.parametrize("trap", ENDED, ids=lambda trap: trap.command[:30])
-async def test_a_shell_that_ends_is_replaced_and_the_result_says_so(
-    sandbox: RemoteSandbox, trap: Trap
-) -> None:
+async def is_replaced(sandbox: RemoteSandbox, trap: Trap) -> None:
     directory = await output(sandbox, "pwd")
     await bash(sandbox, "LOST=lost; cd /")
     result = await bash(sandbox, trap.command)
@@ -129,6 +145,13 @@ async def test_a_shell_that_ends_is_replaced_and_the_result_says_so(
     assert result.is_error
     assert trap.output in result.output
     assert await output(sandbox, "echo lost=$LOST $PWD") == f"lost= {directory}"
+
+
+@pytest.mark.parametrize("trap", ENDED, ids=lambda trap: trap.command[:30])
+async def test_a_shell_that_ends_is_replaced_and_the_result_says_so(
+    sandbox: RemoteSandbox, trap: Trap
+) -> None:
+    await is_replaced(sandbox, trap)
 
 
 IGNORES_SIGNALS = """python3 -c '

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from prorl_service.sandbox.guest.execd.stream import INTERVAL_S, PIECE_BYTES
+from prorl_service.sandbox.guest.execd.request import INTERVAL_S, PIECE_BYTES
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.sandboxes import bash
 

@@ -20,8 +20,12 @@ from prorl_service.agents.harbor.data import HarborData, Step
 from prorl_service.agents.harbor.probes import ProbeAgent
 from prorl_service.agents.harbor.verification import Verified, Work
 from prorl_service.sandbox.archives import load_archive
-from prorl_service.sandbox.images.dockerfiles import ignored
-from prorl_service.sandbox.images.dockerfiles.context import DOCKERFILE, context_archive, unpack
+from prorl_service.sandbox.images.dockerfiles.context import (
+    DOCKERFILE,
+    IGNORE_FILE,
+    context_archive,
+    unpack,
+)
 from prorl_service.sandbox.images.references import DockerfileReference, parse
 from prorl_service.sandbox.layers import Layer
 from prorl_service.schemas import Task
@@ -171,7 +175,7 @@ def _image(base: str, tar: bytes) -> str:
         reference = parse(base)
         if isinstance(reference, DockerfileReference):
             unpack(reference.archive, context, base)
-            (context / ignored.NAME).unlink(missing_ok=True)  # its files are left out already
+            (context / IGNORE_FILE).unlink(missing_ok=True)  # its files are left out already
             text = (context / DOCKERFILE).read_text()
         else:
             context.mkdir()

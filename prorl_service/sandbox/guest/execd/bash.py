@@ -15,14 +15,14 @@ import os
 import signal
 import socket
 import time
-from collections import deque
 from functools import partial
+from typing import Any
 
+from .calls import CANCELLED, TIMED_OUT, OneAtATime
 from .command import exit_notes, muted_notes, result_data
 from .fd_passing import send_fds
 from .loop import Loop
-from .notes import CANCELLED, TIMED_OUT, stop_note, with_notes
-from .output import HeadTail
+from .output import with_notes
 from .request import Request
 from .shell import Shell
 
@@ -35,19 +35,16 @@ READING_S = 0.001
 of what an interrupted one has left."""
 
 
-class BashTool:
+class BashTool(OneAtATime):
+    awaited = "the shell"
+
     def __init__(self, loop: Loop, handover: socket.socket | None, *, output_bytes: int) -> None:
         """`handover` takes the descriptors of a lent shell; None if the shell is never lent."""
-        self._loop = loop
+        super().__init__(loop, output_bytes=output_bytes)
         self._handover = handover
         self._handed_over: Shell | None = None
         self._lent = False
-        self._output_bytes = output_bytes
-        self._output = HeadTail(output_bytes)
-        self._waiting: deque[Request] = deque()
-        self._request: Request | None = None
         self._steps: list[int] = []
-        self._ending = ""
         self._settling = False
         self._restarted = False
         self._muted = False
@@ -62,22 +59,14 @@ class BashTool:
         if not isinstance(command, str) or "\0" in command:
             request.reply_tool("bash needs a `command`: text without NUL", is_error=True)
             return
-        self._waiting.append(request)
-        deadline = request.deadline - request.arguments.get("elapsed_s", 0.0)
-        self._loop.set_timer(request, deadline, partial(self._stop, request, TIMED_OUT))
-        request.on_cancel(partial(self._stop, request, CANCELLED))
-        self._next()
+        self._accept(request, elapsed_s=request.arguments.get("elapsed_s", 0.0))
 
-    def _next(self) -> None:
-        if self._request is not None or not self._waiting:
-            return
-        self._request = self._waiting.popleft()
-        self._ending = ""
+    def _begin(self, request: Request) -> None:
         self._settling = False
         self._steps = list(ESCALATION)
-        nonce = self._request.arguments.get("nonce")
+        nonce = request.arguments.get("nonce")
         if nonce is not None:
-            self._take_back(self._request.payload, nonce)
+            self._take_back(request.payload, nonce)
             return
         try:
             if self._shell is None:
@@ -86,7 +75,7 @@ class BashTool:
             self._output.append(f"no shell could be started: {error}\n".encode())
             self._finish(None)
         else:
-            self._shell.run(self._request.arguments["command"])
+            self._shell.run(request.arguments["command"])
 
     def return_shell(self, request: Request) -> None:
         self._take_back(request.payload)
@@ -132,22 +121,11 @@ class BashTool:
             on_exit=self._shell_exited,
         )
 
-    def _append(self, data: bytes) -> None:
-        self._output.append(data)
-        if self._request is not None:
-            self._request.stream(data)
+    def _interrupt(self) -> None:
+        self._escalate_once_read(time.monotonic() + GRACE_S)
 
-    def _stop(self, request: Request, reason: str) -> None:
-        """Begins to end the call, which is running or waiting."""
-        if request is not self._request:
-            self._waiting.remove(request)
-            self._loop.clear_timer(request)
-            note = stop_note(reason, request.timeout_s, awaited="the shell")
-            data = result_data(timed_out=reason == TIMED_OUT)
-            request.reply_tool(with_notes("", [note]), is_error=True, data=data)
-        elif not self._ending:
-            self._ending = reason
-            self._escalate_once_read(time.monotonic() + GRACE_S)
+    def _unstarted_data(self, *, timed_out: bool) -> dict[str, Any]:
+        return result_data(timed_out=timed_out)
 
     def _escalate_once_read(self, deadline: float) -> None:
         assert self._shell is not None
@@ -203,22 +181,13 @@ class BashTool:
 
     def _finish(self, exit_code: int | None, *, may_lend: bool = False) -> None:
         """Answers the running command, if any, and continues with the next."""
-        request, output, ending, restarted = (
-            self._request,
-            self._output,
-            self._ending,
-            self._restarted,
-        )
-        if request is None:
+        if self._request is None:
             return
-        self._loop.clear_timer(request)
-        self._output = HeadTail(self._output_bytes)
-        self._request = None
-        self._restarted = False
+        request, output, notes = self._finished()
+        ending, restarted, self._restarted = self._ending, self._restarted, False
         if ending:
             exit_code = None
-        notes = [stop_note(ending, request.timeout_s)] if ending else exit_notes(exit_code)
-        notes += muted_notes(self._muted and not restarted)
+        notes += [*exit_notes(exit_code), *muted_notes(self._muted and not restarted)]
         self._muted = False
         if restarted:
             notes.append("the shell exited and was restarted")

@@ -7,14 +7,12 @@ that its variables are lost. Output that comes between two calls belongs to the 
 
 import signal
 import time
-from collections import deque
-from functools import partial
 from typing import Any
 
+from .calls import TIMED_OUT, OneAtATime
 from .kernel import Kernel
 from .loop import Loop
-from .notes import CANCELLED, TIMED_OUT, stop_note, with_notes
-from .output import HeadTail
+from .output import with_notes
 from .request import Request
 
 GRACE_S = 5.0
@@ -22,16 +20,13 @@ GRACE_S = 5.0
 variables, and a machine may be busy."""
 
 
-class IPythonTool:
+class IPythonTool(OneAtATime):
+    awaited = "the kernel"
+
     def __init__(self, loop: Loop, *, kernel: dict[str, Any] | None, output_bytes: int) -> None:
         """`kernel` has the arguments `python` and `packages` of `Kernel`; None means no kernel."""
-        self._loop = loop
+        super().__init__(loop, output_bytes=output_bytes)
         self._installation = kernel
-        self._output_bytes = output_bytes
-        self._output = HeadTail(output_bytes)
-        self._waiting: deque[Request] = deque()
-        self._request: Request | None = None
-        self._ending = ""
         self._restarting = False
         self._died = ""
         self._kernel: Kernel | None = None
@@ -43,22 +38,15 @@ class IPythonTool:
         if problem:
             request.reply_tool(problem, is_error=True)
             return
-        self._waiting.append(request)
-        self._loop.set_timer(request, request.deadline, partial(self._stop, request, TIMED_OUT))
-        request.on_cancel(partial(self._stop, request, CANCELLED))
-        self._next()
+        self._accept(request)
 
-    def _next(self) -> None:
-        if self._request is not None or not self._waiting:
-            return
-        self._request = self._waiting.popleft()
-        self._ending = ""
-        restart = self._request.arguments.get("restart", False)
+    def _begin(self, request: Request) -> None:
+        restart = request.arguments.get("restart", False)
         if self._kernel is not None and (restart or self._kernel.is_ending):
             self._restarting = True
             self._kernel.kill()  # `_kernel_exited` continues
         else:
-            self._run(self._request)
+            self._run(request)
 
     def _run(self, request: Request) -> None:
         try:
@@ -80,22 +68,8 @@ class IPythonTool:
             on_exit=self._kernel_exited,
         )
 
-    def _append(self, data: bytes) -> None:
-        self._output.append(data)
-        if self._request is not None:
-            self._request.stream(data)
-
-    def _stop(self, request: Request, reason: str) -> None:
-        """Begins to end the call, which is running or waiting."""
-        if request is not self._request:
-            self._waiting.remove(request)
-            self._loop.clear_timer(request)
-            note = stop_note(reason, request.timeout_s, awaited="the kernel")
-            data = _data("interrupted", timed_out=reason == TIMED_OUT)
-            request.reply_tool(with_notes("", [note]), is_error=True, data=data)
-        elif not self._ending:
-            self._ending = reason
-            self._interrupt()
+    def _unstarted_data(self, *, timed_out: bool) -> dict[str, Any]:
+        return _data("interrupted", timed_out=timed_out)
 
     def _interrupt(self) -> None:
         assert self._kernel is not None
@@ -120,9 +94,10 @@ class IPythonTool:
 
     def _finish(self, status: str, reply: dict[str, Any] | None = None) -> None:
         """Answers the running call, and continues with the next."""
-        request, output = self._request, self._output
-        assert request is not None
-        self._loop.clear_timer(request)
+        request, output, notes = self._finished()
+        if self._died:
+            notes.append(f"the kernel {self._died}; variables and imports of before are lost")
+        self._died = ""
         reply = reply or {}
         data = _data(
             status,
@@ -131,17 +106,9 @@ class IPythonTool:
             execution_count=reply.get("execution_count"),
             images=reply.get("images"),
         )
-        request.reply_tool(self._text(request), is_error=status != "ok", data=data)
-        self._output = HeadTail(self._output_bytes)
-        self._request = None
-        self._died = ""
+        text = with_notes(output.text(), notes)
+        request.reply_tool(text, is_error=status != "ok", data=data)
         self._next()
-
-    def _text(self, request: Request) -> str:
-        notes = [stop_note(self._ending, request.timeout_s)] if self._ending else []
-        if self._died:
-            notes.append(f"the kernel {self._died}; variables and imports of before are lost")
-        return with_notes(self._output.text(), notes)
 
 
 def _problem(arguments: dict[str, Any]) -> str:

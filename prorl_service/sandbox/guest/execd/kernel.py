@@ -8,13 +8,12 @@ Queues, time-outs, truncation and restarts are up to `ipython`.
 import contextlib
 import json
 import os
-import selectors
 import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .loop import Loop
+from .loop import Loop, PipeWriter
 from .protocol import FrameDecoder, ProtocolError, encode
 from .shell import RESTORED_SIGNALS
 
@@ -53,11 +52,11 @@ class Kernel:
         self._on_reply = on_reply
         self._on_exit = on_exit
         self._exit_code = 0
-        self._unwritten = b""
         self._decoder = FrameDecoder(max_payload_bytes=0)
         self._output, output = _pipe(ours=READ)
         requests, self._requests = _pipe(ours=WRITE)
         self._replies, replies = _pipe(ours=READ)
+        self._send = PipeWriter(loop, self._requests).write
         theirs = [output, requests, replies]
         try:
             options = _options(python, packages)
@@ -83,8 +82,7 @@ class Kernel:
 
     def run(self, code: str) -> None:
         """Starts `code`; `on_reply` or `on_exit` will be called."""
-        self._unwritten += encode({}, code.encode("utf-8", "backslashreplace"))
-        self._write()
+        self._send(encode({}, code.encode("utf-8", "backslashreplace")))
 
     def interrupt(self) -> None:
         self._signal(signal.SIGINT)
@@ -98,17 +96,6 @@ class Kernel:
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._kernel, number)
-
-    def _write(self) -> None:
-        """Writes what the pipe takes now; the code may be longer."""
-        self._loop.unwatch(self._requests)
-        try:
-            while self._unwritten:
-                self._unwritten = self._unwritten[os.write(self._requests, self._unwritten) :]
-        except BlockingIOError:
-            self._loop.watch(self._requests, self._write, selectors.EVENT_WRITE)
-        except BrokenPipeError:  # `_exited` does the rest
-            self._unwritten = b""
 
     def _output_came(self) -> None:
         if not self._read_output():

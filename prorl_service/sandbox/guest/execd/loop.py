@@ -92,5 +92,28 @@ class Loop:
                 callback(_exit_code(status))
 
 
+class PipeWriter:
+    """Writes to a pipe that does not block, what it takes now and the rest later."""
+
+    def __init__(self, loop: Loop, fd: int) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._unwritten = b""
+
+    def write(self, data: bytes) -> None:
+        self._unwritten += data
+        self._write()
+
+    def _write(self) -> None:
+        self._loop.unwatch(self._fd)
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._fd, self._unwritten) :]
+        except BlockingIOError:
+            self._loop.watch(self._fd, self._write, EVENT_WRITE)
+        except BrokenPipeError:  # the reader has ended: `on_exit` does the rest
+            self._unwritten = b""
+
+
 def _exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

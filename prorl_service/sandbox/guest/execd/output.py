@@ -1,4 +1,8 @@
-"""Bounded memory for unbounded output."""
+"""Bounded memory for unbounded output, and the notes to the model at its end. Both ends of the
+connection use them.
+"""
+
+from collections.abc import Sequence
 
 
 class HeadTail:
@@ -39,3 +43,11 @@ class HeadTail:
     def text(self) -> str:
         """Returns `data` decoded as UTF-8 with replacement, with line ends as `\\n`."""
         return self.data().decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def with_notes(text: str, notes: Sequence[str]) -> str:
+    """Returns the output, followed by one line in brackets for each note."""
+    lines = [f"[{note}]" for note in notes]
+    if lines and text:
+        lines.insert(0, text.rstrip("\n"))
+    return "\n".join(lines) if lines else text

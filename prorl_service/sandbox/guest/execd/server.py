@@ -9,6 +9,7 @@ import gc
 import os
 import select
 import signal
+import socket
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,12 +18,11 @@ from typing import Any
 from .bash import BashTool
 from .editor import Editor
 from .ending import end_processes, resume_processes, suspend_processes
-from .fd_passing import receive
+from .fd_passing import LISTENER, receive, send_fds
 from .files import download, upload
 from .ipython import IPythonTool
 from .layer import restore_layer, save_layer
 from .limits import confine, kill_all_and_exit
-from .listen import listen
 from .loop import Loop
 from .memory import MemoryGuard
 from .namespaces import Written
@@ -36,6 +36,7 @@ CONNECTION = 0
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 TAR_BYTES = 1 << 16
 """Room for what surrounds a file of the largest size in a tar."""
+BACKLOG = 128
 _READ_BYTES = 1 << 16  # more would be mapped and unmapped for each read
 
 
@@ -106,6 +107,21 @@ def add_tool(tools: dict[str, Operation], own: frozenset[str], request: Request)
     exec(compile(request.payload, f"<tool {name}>", "exec"), module)
     tools[name] = module["tool"]
     request.reply()
+
+
+def listen(handover: socket.socket | None, request: Request) -> None:
+    """Opens a port on the loopback inside, hands its socket to the service, and answers with the
+    port; `port` 0 takes a free one. The port lives as long as the service keeps the socket."""
+    if handover is None:
+        request.fail("this server passes no descriptors")
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", request.arguments["port"]))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        send_fds(handover, [listener.fileno()], LISTENER)
+        request.reply(port=listener.getsockname()[1])
 
 
 class Connection:

@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import selectors
 import signal
 import sys
 import termios
@@ -22,7 +21,7 @@ from collections.abc import Callable
 from ptyprocess import PtyProcess
 
 from .command import UNMUTE, EndMark, end_bytes, may_mute, new_nonce, script
-from .loop import Loop
+from .loop import Loop, PipeWriter
 
 RESTORED_SIGNALS = (
     signal.SIGINT,
@@ -59,8 +58,8 @@ class Shell:
         self._checked = False
         self._lent = False
         self._exit_code: int | None = None
-        self._unwritten = b""
         self._process, self._commands = _spawn()
+        self._send = PipeWriter(loop, self._commands).write
         self._terminal: int = self._process.fd
         self.pid: int = self._process.pid
         loop.watch(self._terminal, self._read)
@@ -128,21 +127,6 @@ class Shell:
         self.signal_foreground(signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-
-    def _send(self, data: bytes) -> None:
-        self._unwritten += data
-        self._write()
-
-    def _write(self) -> None:
-        """Writes what the pipe takes now; the command may be longer."""
-        self._loop.unwatch(self._commands)
-        try:
-            while self._unwritten:
-                self._unwritten = self._unwritten[os.write(self._commands, self._unwritten) :]
-        except BlockingIOError:
-            self._loop.watch(self._commands, self._write, selectors.EVENT_WRITE)
-        except BrokenPipeError:  # `_exited` does the rest
-            self._unwritten = b""
 
     def _read(self) -> None:
         try:

@@ -98,7 +98,7 @@ class Buildah:
         if status != 0:
             error = apptainer_build.failure(build.shown, status, text, program="buildah")
             raise step_failed(build.context.dockerfile, text) or error
-        source = apptainer_build.Source(build.shown, lambda _: f"oci-archive:{archive}")
+        source = apptainer_build.ApptainerSource(build.shown, lambda _: f"oci-archive:{archive}")
         return await source.make(made, workspace=build.workspace, timeout_s=build.timeout_s)
 
     def _prepare(self, build: DockerfileBuild) -> tuple[list[str], Path]:

@@ -6,17 +6,18 @@ modes only whether the owner may execute counts, as in git. Blocking: call it in
 
 import io
 import os
+import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_service.errors import TaskError
 from prorl_service.sandbox.archives import load_archive, store_archive
-from prorl_service.sandbox.images.dockerfiles import ignored
 from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, parse
 
 DOCKERFILE = "Dockerfile"
+IGNORE_FILE = ".dockerignore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ def _read(path: Path) -> bytes:
 
 def _members(directory: Path) -> Iterator[tuple[str, Path]]:
     """Yields what .dockerignore does not leave out, with names relative to the directory."""
-    rules = directory / ignored.NAME
-    is_ignored = ignored.ignored_by(rules.read_text(errors="replace") if rules.is_file() else "")
+    rules = directory / IGNORE_FILE
+    is_ignored = ignored_by(rules.read_text(errors="replace") if rules.is_file() else "")
     for parent, directories, files in os.walk(directory):
         for name in (*directories, *files):
             path = Path(parent, name)
@@ -101,3 +102,45 @@ def _add(tar: tarfile.TarFile, name: str, path: Path) -> None:
             tar.addfile(entry, file)
     else:
         raise TaskError(f"{path} is no file, directory or symbolic link: remove it")
+
+
+def ignored_by(text: str) -> Callable[[str], bool]:
+    """Returns whether a path, relative to the context, is left out: the last pattern decides.
+
+    What a directory's pattern leaves out are its files, too. The Dockerfile and .dockerignore stay.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    rules = [_rule(line) for line in lines if line and not line.startswith("#")]
+
+    def is_ignored(path: str) -> bool:
+        ignored = False
+        for negated, pattern in rules:
+            if pattern.fullmatch(path):
+                ignored = not negated
+        return ignored and path not in (IGNORE_FILE, DOCKERFILE)
+
+    return is_ignored
+
+
+def _rule(line: str) -> tuple[bool, re.Pattern[str]]:
+    """Returns whether a line takes paths back in, and their pattern: `*` and `?` stop at slashes,
+    `**` does not."""
+    glob = re.sub(r"/+", "/", line.removeprefix("!").strip()).strip("/").removeprefix("./")
+    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]*\]|\\.)", glob)
+    expression = "".join(map(_expression, parts)) + ("(?:/.*)?" if glob != "." else "")
+    return line.startswith("!"), re.compile(expression, re.DOTALL)
+
+
+def _expression(part: str) -> str:
+    match part:
+        case "**/":
+            return "(?:.*/)?"
+        case "**":
+            return ".*"
+        case "*":
+            return "[^/]*"
+        case "?":
+            return "[^/]"
+    if part.startswith("[") and part.endswith("]"):
+        return part.replace("[!", "[^", 1)
+    return re.escape(part.removeprefix("\\") if len(part) == 2 else part)

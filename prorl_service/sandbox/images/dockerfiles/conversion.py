@@ -24,8 +24,6 @@ from prorl_service.sandbox.images.host_image import make_host_image
 from prorl_service.sandbox.images.image_config import ImageConfig
 
 TRIAL_TIMEOUT_S = 60.0
-TRIAL_BYTES = 4096
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MARK = "prorl: line"
 _MARKED = re.compile(rf"^{_MARK} (\d+)$\n?", re.MULTILINE)
 _GLOB = re.compile(r"[*?\[]")
@@ -41,15 +39,15 @@ class Conversion:
 
     async def trial(self, workspace: Path) -> str | None:
         """Builds a definition with a command on an empty image."""
+        empty, definition = workspace / "empty", workspace / "trial.def"
         try:
             await asyncio.to_thread(_import)
-            binds = await asyncio.to_thread(make_host_image, workspace / "empty")
-            definition = "Bootstrap: localimage\nFrom: empty.sif\n\n%post\ntrue\n"
-            await asyncio.to_thread((workspace / "trial.def").write_text, definition)
-            run = ["--bind", ",".join(binds), "made.sif", "trial.def"]
-            for arguments in (["empty.sif", "empty"], run):
-                await _apptainer_build(arguments, workspace)
-        except SandboxError as error:
+            binds = ",".join(await asyncio.to_thread(make_host_image, empty))
+            text = "Bootstrap: localimage\nFrom: empty.sif\n\n%post\ntrue\n"
+            await asyncio.to_thread(definition.write_text, text)
+            await _make(empty, workspace / "empty.sif", ())
+            await _make(definition, workspace / "made.sif", ("--bind", binds))
+        except ProRLError as error:
             return error.message
         return None
 
@@ -74,7 +72,7 @@ class Conversion:
 
     async def make(self, build: DockerfileBuild, made: Path) -> Mapping[str, Any]:
         definition, config = await asyncio.to_thread(_convert, build)
-        source = apptainer_build.Source(
+        source = apptainer_build.ApptainerSource(
             build.shown, lambda _: str(definition), cwd=build.context.directory
         )
         try:
@@ -220,14 +218,6 @@ def _config(build: DockerfileBuild, base: BaseImage) -> ImageConfig:
     )
 
 
-async def _apptainer_build(arguments: list[str], workspace: Path) -> None:
-    """Raises `SandboxError` with the reason if it fails."""
-    command = ["apptainer", "--nocolor", "build", "--disable-cache", *arguments]
-    messages = workspace / "messages"
-    status = await apptainer_build.run(
-        command, messages, workspace, cwd=workspace, shown="a trial", timeout_s=TRIAL_TIMEOUT_S
-    )
-    if status != 0:
-        text = await asyncio.to_thread(apptainer_build.tail, messages, TRIAL_BYTES)
-        lines = [line for line in _COLOUR.sub("", text).splitlines() if line.startswith("ERROR")]
-        raise SandboxError(lines[-1] if lines else f"apptainer ended with status {status}")
+async def _make(source: Path, made: Path, options: Sequence[str]) -> None:
+    trial = apptainer_build.ApptainerSource("a trial", lambda _: str(source), options=options)
+    await trial.make(made, workspace=made.parent, timeout_s=TRIAL_TIMEOUT_S)

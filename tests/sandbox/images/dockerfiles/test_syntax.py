@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.errors import TaskError
-from prorl_service.sandbox.images.dockerfiles.ignored import ignored_by
+from prorl_service.sandbox.images.dockerfiles.context import ignored_by
 from prorl_service.sandbox.images.dockerfiles.syntax import INSTRUCTIONS, parse
 from prorl_service.sandbox.images.dockerfiles.variables import evaluate, expand, walk
 

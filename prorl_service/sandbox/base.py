@@ -53,7 +53,7 @@ class Sandbox(Protocol):
 
     @property
     def programs(self) -> str:
-        """Path inside of the programs in `sandbox.programs`, which are read-only."""
+        """Path inside of `cache.programs_directory`, which is read-only."""
 
     @property
     def python(self) -> str:

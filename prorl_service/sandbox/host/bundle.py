@@ -32,7 +32,7 @@ INSIDE = "/.prorl"
 """Path of the copy inside every sandbox that isolates."""
 
 PROGRAMS_INSIDE = f"{INSIDE}/programs"
-"""Path of `sandbox.programs` inside every sandbox that isolates."""
+"""Path of `cache.programs_directory` inside every sandbox that isolates."""
 
 _GUEST = Path(guest.__path__[0])
 _SOURCES = (_GUEST / "execd", _GUEST / "jupyter", Path(ptyprocess.__path__[0]))

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,4 +94,4 @@ def test_a_directory_with_a_dockerfile_is_built_once(root: Path, tmp_path: Path)
     assert Path(path).stat().st_mtime_ns == made_at
     (context / "Dockerfile").write_text("FROM base:1\n\nCOPY absent /\n")
     failed = run(root, *build, status=2)
-    assert "line 3: COPY absent /: the context has no absent" in failed
+    assert re.search(r"line 3: COPY absent /: .*/absent.*no such file", failed)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from prorl_service.sandbox.base import SandboxLimits, ToolResult
 from prorl_service.sandbox.guest.execd.editor import HISTORY_BYTES
@@ -35,7 +36,7 @@ class Files:
         return result.output.replace(self.home, "~")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def files() -> AsyncIterator[Files]:
     """Yields the editor in one kind of sandbox; all kinds have the same one."""
     async with running("bubblewrap") as sandbox:

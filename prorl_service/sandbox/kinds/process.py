@@ -11,6 +11,7 @@ import shutil
 import signal
 from contextlib import AsyncExitStack
 
+from prorl_service.errors import TaskError
 from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.processes import Process
@@ -69,6 +70,11 @@ class ProcessSandboxProvider(ZygoteProvider):
 
     def __init__(self) -> None:
         super().__init__(user=None)
+
+    def _key(self, image: str | None, user: str | None = None) -> str:
+        if image is not None:
+            raise TaskError(f"the process sandbox has no images, so {image!r} cannot be used")
+        return super()._key(image, user)
 
     async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
         return bundle.server(spec.ZYGOTE, at=str(bundle.directory()))

@@ -171,7 +171,7 @@ def main(
         console.print(f"{rollout.task_id}: {rollout.state} reward {rollout.reward}")
 
     rows = build_all(default_directory(), only=only or (), progress=console.print)
-    rollouts = asyncio.run(roll_out(rows, sandbox=sandbox, progress=tell))  # type: ignore[arg-type]
+    rollouts = asyncio.run(roll_out(rows, sandbox=sandbox, progress=tell))
     if output is not None:
         write_reports(rollouts, output)
     console.print(f"{sum(one.reward == 1.0 for one in rollouts)} of {len(rollouts)} resolved")

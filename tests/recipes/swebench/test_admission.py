@@ -10,7 +10,8 @@ import pytest
 
 from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider, BubblewrapSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench.grading import Admission, admit, sometimes
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import checkout, instance
@@ -64,7 +65,7 @@ class UnlikeNodes(BubblewrapProvider):
 
     def create(
         self, *, image: str | None, limits: SandboxLimits, user: str | None = None
-    ) -> BubblewrapSandbox:
+    ) -> RemoteSandbox:
         return super().create(image=image, limits=replace(limits, file_mb=next(self._file_mb)))
 
 

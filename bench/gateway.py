@@ -63,15 +63,15 @@ def scenarios(quick: bool) -> frame.Found:
 async def _scenario(name: str, chat: ChatFormat) -> frame.Row:
     _, found = exchanges(name)
     async with rollout(chat, [one.reply for one in found], max_model_len=CONTEXT) as played:
-        await play_back(played.context, found)
-    sampled: Sequence[int] = [turn.stop - turn.start for turn in played.context.turns]
+        await play_back(played.attempt, found)
+    sampled: Sequence[int] = [turn.stop - turn.start for turn in played.attempt.turns]
     return {
         "scenario": name,
         "calls": len(found),
         "segments": played.segments,
         "expected": SEGMENTS[name] or 1,
         "is_exact": _is_exact(played),
-        "tokens": sum(len(chain.ids) for chain in played.context.ledger.chains),
+        "tokens": sum(len(chain.ids) for chain in played.attempt.ledger.chains),
         "whole_tokens": sum(map(len, played.engine.prompts)) + sum(sampled),
     }
 
@@ -177,7 +177,7 @@ async def _first(chat: ChatFormat) -> tuple[float, float]:
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0.02)
         began = time.perf_counter()
-        await play_back(played.context, [first])
+        await play_back(played.attempt, [first])
         took_ms = 1e3 * (time.perf_counter() - began)
         watching.cancel()
     return took_ms, max(held_ms)

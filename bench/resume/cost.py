@@ -14,8 +14,8 @@ from bench.load.agent import LoadAgent
 from bench.load.ours import turn_ms
 from bench.tools import rungs
 from prorl_service.agents.base import Restores
-from prorl_service.pipeline.keeping import MAX_LAYER_BYTES
-from prorl_service.sandbox.layer_files import LayerFiles
+from prorl_service.resume.files import LayerFiles
+from prorl_service.resume.saving import MAX_LAYER_BYTES
 
 ROUNDS, LATENCY_MS = 5, 100
 SAVINGS, QUICK_SAVINGS = 20, 2

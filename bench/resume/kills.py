@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from bench import frame
 from bench.resume.policy import LOST, TURNS, CountingEngine, counting, group, outputs
 from prorl_service import local
-from prorl_service.agents.kept import KeptTurn
 from prorl_service.client import RolloutClient
-from prorl_service.pipeline.resuming import FILES_KEPT
+from prorl_service.resume.resumer import FILES_KEPT
+from prorl_service.resume.turns import SavedTurn
 from prorl_service.schemas import Group, Rollout, RolloutState
 from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.rows import SweInstance
@@ -172,7 +172,7 @@ def _kept(directory: Path) -> tuple[int, int]:
     """Returns bytes and tokens of the turns in the journal."""
     with closing(sqlite3.connect(directory / "journal.sqlite")) as db:
         contents = [content for (content,) in db.execute("SELECT content FROM turns")]
-    turns = map(KeptTurn.from_bytes, contents)
+    turns = map(SavedTurn.from_bytes, contents)
     tokens = sum(len(one.added_ids) + len(one.token_ids) for one in turns)
     return sum(map(len, contents)), tokens
 

@@ -5,7 +5,8 @@ the chain ends with that reply, and its remaining calls are skipped. A reply tha
 format is answered with the problem and stays in the chain, so that the policy can learn from it.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext
 from prorl_service.agents.services import Requirements
@@ -17,24 +18,24 @@ from prorl_service.tools.registry import packages_of, tools_named
 from prorl_service.tools.submit import Submit
 
 SUBMIT = " Call `submit` when you are done."
-Turns = Callable[[RolloutContext, Toolset], Awaitable[FinishReason]]
-"""What takes a rollout's turns in its sandbox: `run_turns`, or a program of its own."""
+
+
+class TurnTaker(Protocol):
+    """What takes a rollout's turns in the place of the loop."""
+
+    async def turns(self, rollout: RolloutContext, tools: Toolset, brief: str) -> FinishReason: ...
 
 
 class LoopAgent(AgentHandler):
-    """An agent whose RUN is `self.turns` and what it fetches from the sandbox after it. The agent
-    `harness` puts another program in the loop's place."""
+    """An agent whose RUN is `self.turns` and what it fetches from the sandbox after it."""
 
-    turns: Turns
+    taker: TurnTaker | None = None
+    """Another program in the loop's place: the agent `harness` sets it."""
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.turns = run_turns
-
-    @property
-    def has_own_loop(self) -> bool:
-        """True unless another program is in the loop's place."""
-        return self.turns is run_turns
+    async def turns(self, rollout: RolloutContext, tools: Toolset) -> FinishReason:
+        if self.taker is not None:
+            return await self.taker.turns(rollout, tools, self.brief())
+        return await run_turns(rollout, tools)
 
     def brief(self) -> str:
         """Returns the task as text for a program with tools of its own."""
@@ -72,7 +73,7 @@ async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
     When RUN's budget is used up, the turn in progress is abandoned, with its tool calls.
     """
     try:
-        async with rollout.turns_budget() as budget:
+        async with rollout.attempt.turns_budget() as budget:
             return await _turns(rollout, tools)
     except TimeoutError:
         if not budget.expired():
@@ -81,11 +82,11 @@ async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
 
 
 async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
-    if not rollout.resumed_prompt:
-        rollout.first_turn = len(rollout.turns)
-    prompt_ids = rollout.resumed_prompt or rollout.prompt_ids
-    tools.note, rollout.resumed_note = rollout.resumed_note, ""
-    for _ in range(len(rollout.turns) - rollout.first_turn, rollout.limits.max_turns):
+    attempt, prompt_ids = rollout.attempt, rollout.prompt_ids
+    if not attempt.resumed_prompt:
+        attempt.first_turn = len(rollout.turns)
+    tools.note, attempt.resumed_note = attempt.resumed_note, ""
+    for _ in range(len(rollout.turns) - attempt.first_turn, rollout.limits.max_turns):
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH
         turn = await rollout.sample(prompt_ids)
@@ -117,13 +118,14 @@ async def _answers(
     if reply.problem is not None:
         return [Message(role="tool", content=f"Format error: {reply.problem.message}.")]
     await rollout.calls_begin(
-        len(reply.calls) if rollout.has_network else sum(map(tools.reaches_outside, reply.calls))
+        len(reply.calls)
+        if rollout.attempt.has_network
+        else sum(map(tools.reaches_outside, reply.calls))
     )
     answers = []
     for call in reply.calls:
         record = await tools.call(call)
-        turn.tool_calls.append(record)
-        rollout.changed()
+        rollout.attempt.note_call(turn, record)
         answers.append(
             Message(role="tool", content=record.output, name=call.name, tool_call_id=call.id)
         )

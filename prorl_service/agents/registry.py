@@ -27,6 +27,7 @@ from prorl_service.agents.reasoning_gym import ReasoningGymAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.errors import InvalidRequest
+from prorl_service.schemas import Task
 from prorl_service.tools.registry import all_tools
 
 ENTRY_POINT_GROUP = "prorl.agents"
@@ -46,6 +47,7 @@ class AgentRegistry:
             for agent in (
                 CodeAgent,
                 HarborAgent,
+                HarnessAgent,
                 MathAgent,
                 NemoGymAgent,
                 OpenEnvAgent,
@@ -54,7 +56,6 @@ class AgentRegistry:
                 SweAgent,
             )
         }
-        self._handlers[HarnessAgent.name] = HarnessAgent.grading_with(self._handlers)
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):
             self.add(entry_point.load(), entry_point.value)
         for path in import_paths:
@@ -67,6 +68,11 @@ class AgentRegistry:
     def __getitem__(self, name: str) -> type[AgentHandler]:
         """Raises `KeyError`."""
         return self._handlers[name]
+
+    def make(self, task: Task) -> AgentHandler:
+        """Makes the handler of a task, which may change it: give each a copy. Raises `KeyError`,
+        and as `AgentHandler.create`."""
+        return self[task.agent].create(task, self._handlers)
 
     def add(self, handler: Any, source: str) -> None:
         """`source` names it in errors. Raises `InvalidRequest` like the constructor."""

@@ -196,9 +196,7 @@ class _Trials:
 
     def _solution(self, task: Task, given: JsonValue) -> Sequence[str | Message]:
         """Raises `ProRLError` and `ValueError`."""
-        handler = make_handler(
-            self._service.executor.agents[task.agent], task.model_copy(deep=True)
-        )
+        handler = make_handler(self._service.executor.agents, task.model_copy(deep=True))
         with contained(f"{type(handler).__name__}.solved_by"):
             return handler.solved_by(given)
 

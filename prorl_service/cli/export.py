@@ -147,7 +147,7 @@ def _prompt_of() -> PromptOf:
 
     def prompt_of(task: Task) -> Prompt | None:
         try:
-            return agents[task.agent](task).prompt()
+            return agents.make(task).prompt()
         except Exception:  # an agent of another version, or somebody else's code
             return None
 

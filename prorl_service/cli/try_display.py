@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.attempt import Attempt
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.wording import call_text, json_text, plural, stage_times
 from prorl_service.rollouts.observers import Observer
@@ -38,7 +38,7 @@ class Display(Observer):
         self._tools: Sequence[ToolSchema] = ()
         self._views: dict[str, _View] = {}
 
-    def changed(self, rollout: RolloutContext) -> None:
+    def changed(self, rollout: Attempt) -> None:
         if not self._views:  # all attempts have the same tools and prompt
             self._tools = self._offered()
             self._screen.block("prompt", rollout.chat.decode(rollout.prompt_ids), "dim", fold=True)
@@ -83,7 +83,7 @@ class _View:
     def __init__(self, screen: Screen, tools: Sequence[ToolSchema]) -> None:
         self.screen = screen
         self._tools = tools
-        self._rollout: RolloutContext | None = None
+        self._rollout: Attempt | None = None
         self._stage: Stage | None = None
         self._announced = 0
         """Number of turns whose heading was shown."""
@@ -94,7 +94,7 @@ class _View:
         self._is_closed = True
         """True once the last such turn was shown completely."""
 
-    def update(self, rollout: RolloutContext) -> None:
+    def update(self, rollout: Attempt) -> None:
         self._rollout = rollout
         for turn in rollout.turns[len(self._turns) :]:
             self._show_records()
@@ -135,7 +135,7 @@ class _View:
         self._announced += 1
         self.screen.line(f"turn {self._announced}", "bold")
 
-    def _show_reply(self, rollout: RolloutContext, turn: Turn) -> None:
+    def _show_reply(self, rollout: Attempt, turn: Turn) -> None:
         if self._announced == len(self._turns):
             self._announce()
         self._show_context(rollout, turn)
@@ -154,7 +154,7 @@ class _View:
         self._turns.append(turn)
         self._records, self._is_closed = 0, False
 
-    def _show_context(self, rollout: RolloutContext, turn: Turn) -> None:
+    def _show_context(self, rollout: Attempt, turn: Turn) -> None:
         """Shows what the model was told since its last turn, unless tool calls show it."""
         if not self._turns:
             return

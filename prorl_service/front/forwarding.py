@@ -109,7 +109,7 @@ class ForwardedGroup:
     def _end_cancelled(self) -> None:
         for record in self._pending.values():
             if record.cancel_requested and record.outcome is None:
-                record.finish(record.answer(RolloutState.CANCELLED, record.cancel_reason))
+                record.end(RolloutState.CANCELLED, record.cancel_reason)
         self._pending = {k: one for k, one in self._pending.items() if one.outcome is None}
 
     @contextmanager
@@ -261,7 +261,7 @@ class ForwardedGroup:
 
     def _end_all(self, error: ErrorInfo) -> None:
         for record in self._pending.values():
-            record.finish(record.answer(RolloutState.FAILED, error))
+            record.end(RolloutState.FAILED, error)
         self._pending = {}
 
 

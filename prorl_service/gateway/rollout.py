@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -50,17 +50,18 @@ KEPT_REPLIES = 64
 
 
 class SampledRollout(Protocol):
-    """What the gateway needs of a rollout; `agents.base.RolloutContext` is one."""
+    """What the gateway needs of a rollout; `agents.attempt.Attempt` is one."""
 
     limits: Limits
     sampling: Sampling
     max_model_len: int
     chat: ChatFormat
-    ledger: Ledger
-    turns: list[Turn]
-    kinds: dict[int, tuple[SegmentKind, bool]]
-    final_turn: int | None
-    open_calls: int
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def turns(self) -> Sequence[Turn]: ...
 
     def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None: ...
 
@@ -76,7 +77,18 @@ class SampledRollout(Protocol):
 
     def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply: ...
 
-    def changed(self) -> None: ...
+    def call_abandoned(self) -> None: ...
+
+    def note_problem(self, turn: Turn, problem: str) -> None: ...
+
+    def note_call(self, turn: Turn, record: ToolCallRecord) -> None: ...
+
+    def mark(
+        self,
+        kinds: Mapping[int, tuple[SegmentKind, bool]],
+        abandoned: Collection[int],
+        final_turn: int | None,
+    ) -> None: ...
 
 
 class Spent(Refused):
@@ -269,12 +281,10 @@ class RolloutGateway:
         rollout, calls = self._rollout, self._answered
         found = kinds_of(calls)
         kinds = found.of_segments
-        rollout.kinds |= {segment: (kind, kind in trained) for segment, kind in kinds.items()}
         thrown_away = abandoned(calls)
-        for number in thrown_away:
-            rollout.turns[number].is_abandoned = True
         answered = answer(calls, found.own, printed)
-        rollout.final_turn = answered.turn
+        marked = {segment: (kind, kind in trained) for segment, kind in kinds.items()}
+        rollout.mark(marked, thrown_away, answered.turn)
         figures = {
             "calls": len(calls),
             "segments": len(kinds),
@@ -363,7 +373,7 @@ class RolloutGateway:
                 self.finish.set_exception(error)
             raise Refused(error.message, status=500, kind="api_error") from error
         except asyncio.CancelledError:
-            self._rollout.open_calls -= 1  # its client has left: nothing has failed
+            self._rollout.call_abandoned()
             raise
 
     # --- what clients are told ------------------------------------------------------------------
@@ -376,7 +386,7 @@ class RolloutGateway:
         stopped = first_stop(ids, request.stop, self._rollout.chat.pieces)
         is_cut = turn.finish_reason == "length"
         if read.problem is not None:
-            turn.format_error = read.problem.message
+            self._rollout.note_problem(turn, read.problem.message)
         calls, text = [], read.content.strip()
         written = [] if (is_cut or stopped) and read.problem else _calls_of(read)
         if not request.takes_broken_calls:
@@ -410,9 +420,7 @@ class RolloutGateway:
             arguments = call.arguments if isinstance(call, ToolCall) else {"": call.arguments}
             record = ToolCallRecord(name=call.name, arguments=arguments, output=message.content)
             if len(turn.tool_calls) < min(known.count, MAX_NOTED):
-                turn.tool_calls.append(record)
-        if messages:
-            self._rollout.changed()
+                self._rollout.note_call(turn, record)
 
 
 MAX_NOTED = 1024

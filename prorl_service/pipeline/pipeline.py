@@ -18,6 +18,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
+from prorl_service.agents.attempt import Attempt, SampledTurns
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
@@ -25,15 +26,14 @@ from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageT
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.pipeline.execution import Execution
-from prorl_service.pipeline.kept import KeptRollouts
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.stage import StagePool
 from prorl_service.pipeline.suspects import Suspects
+from prorl_service.resume.resumer import Resumer
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.rollouts.containment import contain_tasks, described, make_handler
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal, tables
-from prorl_service.rollouts.progress import Progress
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Local, Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
@@ -71,11 +71,11 @@ class Pipeline(RolloutExecutor):
         self._max_attempts = config.max_attempts
         self._suspects = Suspects(self._begin, self._note_alone, max_attempts=config.max_attempts)
         self._grades_timeouts = config.on_timeout == "grade"
-        self._kept = KeptRollouts(
+        self._resumer = Resumer(
             journal,
             save_every_s=config.save_every_s,
             shared=shared,
-            on_left=self._on_change,
+            on_left=self.note_change,
         )
         self._slots = config.run_workers + config.ready_rollouts
         self._backends = backends
@@ -84,41 +84,10 @@ class Pipeline(RolloutExecutor):
         self._executions: dict[RolloutRecord, Execution] = {}
         """Attempts in flight whose agent has been made."""
         self._expecting: asyncio.Handle | None = None
-        self._init = StagePool(
-            Stage.INIT,
-            workers=config.init_workers,
-            queue=FairQueue(),
-            work=self._do_init,
-            on_success=self._to_ready,
-            entering=RolloutState.INIT,
-            gate=self._may_begin_init,
-            on_change=self._on_change,
-            on_failure=self._on_failure,
-            on_timeout=self._on_timeout,
-        )
-        self._run = StagePool(
-            Stage.RUN,
-            workers=config.run_workers,
-            queue=FifoQueue(config.ready_rollouts),
-            work=self._do_run,
-            on_success=self._to_eval,
-            entering=RolloutState.RUNNING,
-            gate=self._may_begin_run,
-            on_change=self._on_change,
-            on_failure=self._on_failure,
-            on_timeout=self._on_timeout,
-        )
-        self._eval = StagePool(
-            Stage.EVAL,
-            workers=config.eval_workers,
-            queue=FifoQueue(),
-            work=self._do_eval,
-            on_success=self._to_done,
-            entering=RolloutState.EVALUATING,
-            on_change=self._on_change,
-            on_failure=self._on_failure,
-            on_timeout=self._on_timeout,
-        )
+        self._init = StagePool(Stage.INIT, self, workers=config.init_workers, queue=FairQueue())
+        ready = FifoQueue(config.ready_rollouts)
+        self._run = StagePool(Stage.RUN, self, workers=config.run_workers, queue=ready)
+        self._eval = StagePool(Stage.EVAL, self, workers=config.eval_workers, queue=FifoQueue())
         self._stages = (self._init, self._run, self._eval)
 
     def _note_alone(self, alone: str) -> None:
@@ -132,18 +101,18 @@ class Pipeline(RolloutExecutor):
                 self.background.start(pool.serve(), name=f"{pool.stage} worker {number}")
 
     async def __aenter__(self) -> Self:
-        await self._kept.tidy()
+        await self._resumer.tidy()
         self._suspects.alone = (await self._journal.recall(ALONE) or b"").decode()
         return await super().__aenter__()
 
     async def drain(self, budget_s: float) -> None:
         """Rollouts that can continue in another process stop at the end of their turn."""
-        self._kept.leave()
+        self._resumer.hand_over()
         await super().drain(budget_s)
 
     async def __aexit__(self, *exc_info: object) -> None:
         await super().__aexit__(*exc_info)
-        self._kept.flush()
+        self._resumer.flush()
         for record in self._inflight:
             if record.state is not RolloutState.QUEUED and record.outcome is None:
                 record.take_back_attempt()
@@ -152,7 +121,7 @@ class Pipeline(RolloutExecutor):
         await self._scoring.close()
 
     def _is_running(self) -> bool:
-        have_left = self._kept.count_left(self._run.running)
+        have_left = self._resumer.count_left(self._run.running)
         is_running = len(self._run.running) > have_left
         return bool(is_running or self._eval.running or self._eval.waiting)
 
@@ -169,14 +138,14 @@ class Pipeline(RolloutExecutor):
     def running(self) -> dict[Stage, int]:
         return {pool.stage: len(pool.running) for pool in self._stages}
 
-    def progress(self, record: RolloutRecord) -> Progress | None:
+    def progress(self, record: RolloutRecord) -> SampledTurns | None:
         execution = self._executions.get(record)
-        return None if execution is None else execution.progress()
+        return None if execution is None else execution.attempt.sampled
 
     # --- sandboxes to come ----------------------------------------------------------------------
 
-    def _on_change(self) -> None:
-        super()._on_change()
+    def note_change(self) -> None:
+        super().note_change()
         if self._expecting is None:  # once for all changes of this turn of the event loop
             self._expecting = asyncio.get_running_loop().call_soon(self._expect_sandboxes)
 
@@ -208,7 +177,7 @@ class Pipeline(RolloutExecutor):
 
     def _begin(self, record: RolloutRecord) -> None:
         self._init.put_nowait(record)
-        self._on_change()
+        self.note_change()
 
     def _retry(self, record: RolloutRecord, problem: ErrorInfo) -> bool:
         """Begins the rollout from scratch after a delay, unless it used up RUN's budget, as it
@@ -219,19 +188,33 @@ class Pipeline(RolloutExecutor):
             return False
         log.info("rollout %s is retried: %s", record.rollout_id, problem.message)
         self._executions.pop(record, None)
-        self._kept.forget(record)
+        self._resumer.forget(record, starts_over=True)
         record.stages[-1].retried = problem
         record.start_over()
         delay_s = RETRY_S * 2 ** (failures - 1)
         asyncio.get_running_loop().call_later(delay_s, self._begin, record)
         return True
 
-    async def _may_begin_init(self) -> None:
-        """Waits for engines, which may take minutes after a restart, and for a writable journal:
-        rollouts whose end would be lost need not run."""
-        await self._backends.until_up()
-        await self._journal.writable.wait()
+    async def may_begin(self, stage: Stage) -> None:
+        """INIT waits for engines, which may take minutes after a restart, and for a writable
+        journal: rollouts whose end would be lost need not run. RUN waits for an engine before a
+        budget begins; a rollout is READY meanwhile."""
+        if stage is Stage.EVAL:
+            return
+        if stage is Stage.INIT:
+            await self._backends.until_up()
+            await self._journal.writable.wait()
+        else:
+            await self._backends.until_serving()
         await self._gate.wait()
+
+    async def work(self, stage: Stage, record: RolloutRecord) -> None:
+        work = {Stage.INIT: self._do_init, Stage.RUN: self._do_run, Stage.EVAL: self._do_eval}
+        await work[stage](record)
+
+    async def hand_on(self, stage: Stage, record: RolloutRecord) -> None:
+        to_next = {Stage.INIT: self._to_ready, Stage.RUN: self._to_eval, Stage.EVAL: self._to_done}
+        await to_next[stage](record)
 
     async def _do_init(self, record: RolloutRecord) -> None:
         clock = WorkClock()
@@ -239,9 +222,9 @@ class Pipeline(RolloutExecutor):
             with clock.waiting():
                 await record.begin()
             execution = self._executions[record] = await self._prepare(record, clock)
-            execution.context.enter(Stage.INIT)
+            execution.attempt.enter(Stage.INIT)
             await execution.handler.init(execution.context)
-            await self._kept.resume(record, execution)
+            await self._resumer.restore(record)
 
     async def _prepare(self, record: RolloutRecord, clock: WorkClock) -> Execution:
         model = self._backends.model.require()
@@ -250,11 +233,11 @@ class Pipeline(RolloutExecutor):
             generator = resources.enter_context(session)
             group, admitted = record.group, record.admitted
             task = group.task.model_copy(deep=True)
-            handler = _make_handler(self.agents[task.agent], task)
+            handler = self._handler(task)
             if admitted.model != model.name:
                 ids = await asyncio.to_thread(prompt_ids, group, handler, model, self._services)
                 admitted.model, admitted.prompt_ids = model.name, ids
-            context = RolloutContext(
+            attempt = Attempt(
                 rollout_id=record.rollout_id,
                 task=task,
                 sampling=group.sampling,
@@ -271,25 +254,27 @@ class Pipeline(RolloutExecutor):
                 resources=resources.pop_all(),
                 on_change=self._inflight.observers.on_change,
             )
-        execution = Execution(handler, context)
-        self._kept.watch(record, execution, model.identity)
-        return execution
+        self._resumer.save(record, handler, attempt, model.identity)
+        return Execution(handler, RolloutContext(attempt))
+
+    def _handler(self, task: Task) -> AgentHandler:
+        """Raises `AgentError` if the constructor refuses `task`, which it accepted at
+        submission."""
+        try:
+            return make_handler(self.agents, task)
+        except ValidationError as error:
+            name = self.agents[task.agent].__name__
+            raise AgentError(f"{name}.__init__ raised {described(error)}") from error
 
     async def _to_ready(self, record: RolloutRecord) -> None:
         record.move(RolloutState.READY)
         await self._run.put(record)
 
-    async def _may_begin_run(self) -> None:
-        """Waits for an engine before a budget begins. A rollout is READY while it waits here."""
-        await self._backends.until_serving()
-        await self._gate.wait()
-
     async def _do_run(self, record: RolloutRecord) -> None:
         execution = self._executions[record]
         handler = execution.handler
-        async with self._budget(Stage.RUN, record, execution.clock):
-            execution.context.enter(Stage.RUN)
-            self._kept.run_begins(record, execution)
+        async with self._budget(Stage.RUN, record, execution.attempt.clock):
+            execution.attempt.enter(Stage.RUN)
             reason = await handler.run(execution.context)
             if reason not in tuple(FinishReason):
                 raise AgentError(
@@ -302,15 +287,15 @@ class Pipeline(RolloutExecutor):
 
     async def _to_eval(self, record: RolloutRecord) -> None:
         execution = self._executions[record]
-        await execution.release()
-        execution.context.may_sample = False
+        await execution.attempt.release()
+        execution.attempt.may_sample = False
         await self._eval.put(record)
 
     async def _do_eval(self, record: RolloutRecord) -> None:
         execution = self._executions[record]
         handler = execution.handler
-        async with self._budget(Stage.EVAL, record, execution.clock):
-            execution.context.enter(Stage.EVAL)
+        async with self._budget(Stage.EVAL, record, execution.attempt.clock):
+            execution.attempt.enter(Stage.EVAL)
             verdict = await handler.eval(execution.context)
             if not isinstance(verdict, Verdict):
                 name = type(handler).__name__
@@ -345,16 +330,16 @@ class Pipeline(RolloutExecutor):
         finally:
             record.timings.waited_s += clock.waited_s - waited_s
 
-    def _on_timeout(self, record: RolloutRecord) -> bool:
+    def accepts_timeout(self, record: RolloutRecord) -> bool:
         """Returns whether it is graded: after RUN, and with at least one turn to learn from."""
         execution = self._executions.get(record)
         if execution is None:
             return False
         execution.finish_reason = FinishReason.TIMEOUT
         is_run = record.state is RolloutState.RUNNING
-        return is_run and self._grades_timeouts and bool(execution.context.turns)
+        return is_run and self._grades_timeouts and bool(execution.attempt.turns)
 
-    async def _on_failure(self, record: RolloutRecord, problem: ErrorInfo | None) -> None:
+    async def fail(self, record: RolloutRecord, problem: ErrorInfo | None) -> None:
         await self._release(record)
         if record.cancel_requested:
             self._end(record, RolloutState.CANCELLED, record.cancel_reason)
@@ -363,16 +348,13 @@ class Pipeline(RolloutExecutor):
 
     async def _release(self, record: RolloutRecord) -> None:
         if (execution := self._executions.get(record)) is not None:
-            await execution.release()
+            await execution.attempt.release()
 
     def _end(
         self, record: RolloutRecord, state: RolloutState, error: ErrorInfo | None = None
     ) -> None:
-        self._kept.forget(record)
-        if (execution := self._executions.pop(record, None)) is not None:
-            record.finish(execution.answer(record, state, error))
-        else:
-            super()._end(record, state, error)
+        self._resumer.forget(record)
+        record.end(state, error, self._executions.pop(record, None))
 
 
 def _died_with(record: RolloutRecord) -> ProcessDied:
@@ -381,11 +363,3 @@ def _died_with(record: RolloutRecord) -> ProcessDied:
         hint="does its agent end the process, crash it or take its memory? "
         "`prorl serve --max-attempts` allows more attempts",
     )
-
-
-def _make_handler(agent: type[AgentHandler], task: Task) -> AgentHandler:
-    """Raises `AgentError` if the constructor refuses `task`, which it accepted at submission."""
-    try:
-        return make_handler(agent, task)
-    except ValidationError as error:
-        raise AgentError(f"{agent.__name__}.__init__ raised {described(error)}") from error

@@ -7,9 +7,10 @@ on. Whatever the work does, the rollout is handed on or ended, and never silentl
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from typing import Protocol
 
 from prorl_service import metrics
 from prorl_service.errors import STAGE_BLAME, AgentError, ProRLError, StageTimeout
@@ -21,40 +22,45 @@ from prorl_service.utils import logs
 
 log = logging.getLogger(__name__)
 
-Work = Callable[[RolloutRecord], Awaitable[None]]
+ENTERED = {
+    Stage.INIT: RolloutState.INIT,
+    Stage.RUN: RolloutState.RUNNING,
+    Stage.EVAL: RolloutState.EVALUATING,
+}
+"""State of a rollout from when a worker takes it."""
+
+
+class StageWork(Protocol):
+    """The work of all stages; `pipeline.Pipeline` has it."""
+
+    async def may_begin(self, stage: Stage) -> None:
+        """Returns once a worker may take a rollout."""
+
+    async def work(self, stage: Stage, record: RolloutRecord) -> None:
+        """Works on a rollout, within its budget."""
+
+    async def hand_on(self, stage: Stage, record: RolloutRecord) -> None:
+        """Takes a rollout on which the work succeeded, outside the budget."""
+
+    async def fail(self, record: RolloutRecord, problem: ErrorInfo | None) -> None:
+        """Takes a rollout on which the work failed, or a cancelled one, without a problem."""
+
+    def accepts_timeout(self, record: RolloutRecord) -> bool:
+        """Returns whether a rollout that used up its budget succeeds all the same."""
+
+    def note_change(self) -> None:
+        """A worker has taken a rollout, or is done with it."""
 
 
 class StagePool:
     def __init__(
-        self,
-        stage: Stage,
-        *,
-        workers: int,
-        queue: FifoQueue | FairQueue,
-        work: Work,
-        on_success: Work,
-        entering: RolloutState,
-        gate: Callable[[], Awaitable[object]] | None = None,
-        on_change: Callable[[], None],
-        on_failure: Callable[[RolloutRecord, ErrorInfo | None], Awaitable[None]],
-        on_timeout: Callable[[RolloutRecord], bool],
+        self, stage: Stage, work: StageWork, *, workers: int, queue: FifoQueue | FairQueue
     ) -> None:
-        """`on_success` gets the rollouts whose work succeeded, outside the budget. A worker takes a
-        rollout after `gate` has returned, and the rollout's state is `entering` from then on.
-        `on_change` is called when a worker has taken a rollout, and when it is done with it.
-        `on_failure` gets the rollouts whose work failed, and cancelled ones without a problem.
-        `on_timeout` decides whether a rollout that used up its budget succeeds all the same."""
         self.stage = stage
         self.workers = workers
         self.running: dict[RolloutRecord, None] = {}
         self._queue = queue
         self._work = work
-        self._on_success = on_success
-        self._entering = entering
-        self._gate = gate
-        self._on_change = on_change
-        self._on_failure = on_failure
-        self._on_timeout = on_timeout
 
     async def serve(self) -> None:
         """Runs one worker, of which there are `workers`. Ends when cancelled, even if a handler
@@ -65,15 +71,14 @@ class StagePool:
             await self._take(await self._queue.get())
 
     async def _take(self, record: RolloutRecord) -> None:
-        if self._gate is not None:
-            await self._gate()
+        await self._work.may_begin(self.stage)
         if not record.cancel_requested:
             await self._process(record)
 
     async def put(self, record: RolloutRecord) -> None:
         """Queues a rollout, and waits while the queue is full. Ends a cancelled rollout instead."""
         if record.cancel_requested:
-            await self._on_failure(record, None)
+            await self._work.fail(record, None)
         else:
             record.is_waiting = True
             await self._queue.put(record)
@@ -92,22 +97,22 @@ class StagePool:
     async def _process(self, record: RolloutRecord) -> None:
         record.is_waiting = False
         logs.rollout_id.set(record.rollout_id)
-        record.move(self._entering)
+        record.move(ENTERED[self.stage])
         self.running[record] = None
-        self._on_change()
+        self._work.note_change()
         try:
             await self._work_and_hand_on(record)
         finally:
             del self.running[record]
-            self._on_change()
+            self._work.note_change()
 
     async def _work_and_hand_on(self, record: RolloutRecord) -> None:
         with self._timed(record):
             problem = await self._attempt(record)
         if problem is None and not record.cancel_requested:
-            await self._on_success(record)
+            await self._work.hand_on(self.stage, record)
         else:
-            await self._on_failure(record, problem)
+            await self._work.fail(record, problem)
 
     @contextmanager
     def _timed(self, record: RolloutRecord) -> Iterator[None]:
@@ -146,7 +151,7 @@ class StagePool:
             if not record.cancel_requested:
                 return self._unexpected(RuntimeError("the handler was cancelled from inside"))
         except StageTimeout as error:
-            return None if self._on_timeout(record) else error.info(self.stage)
+            return None if self._work.accepts_timeout(record) else error.info(self.stage)
         except ProRLError as error:
             return error.info(self.stage)
         except Exception as error:
@@ -162,7 +167,7 @@ class StagePool:
 
     async def _contained(self, record: RolloutRecord) -> None:
         try:
-            await self._work(record)
+            await self._work.work(self.stage, record)
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as end:  # it would end the event loop, and the service with it

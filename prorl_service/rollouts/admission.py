@@ -140,7 +140,7 @@ class Admission:
         if problem is None:
             self._put(record)
         else:
-            record.finish(record.answer(RolloutState.FAILED, problem))
+            record.end(RolloutState.FAILED, problem)
 
     def restore(self, unfinished: UnfinishedGroup) -> None:
         """Queues again the rollouts that an earlier process has not ended. Raises `JournalError`

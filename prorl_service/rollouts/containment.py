@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from prorl_service.agents.base import AgentHandler
+from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import AgentError, ProRLError
 from prorl_service.schemas import Task
 from prorl_service.utils import logs
@@ -27,10 +28,10 @@ def contained(what: str) -> Iterator[None]:
         raise AgentError(f"{what} raised {described(error)}") from error
 
 
-def make_handler(agent: type[AgentHandler], task: Task) -> AgentHandler:
-    """Makes the agent's handler, which may change `task`: give each handler a copy."""
-    with contained(f"{agent.__name__}.__init__"):
-        return agent(task)
+def make_handler(agents: AgentRegistry, task: Task) -> AgentHandler:
+    """Makes the task's handler, which may change `task`: give each handler a copy."""
+    with contained(f"{agents[task.agent].__name__}.__init__"):
+        return agents.make(task)
 
 
 def contain_tasks(loop: asyncio.AbstractEventLoop) -> None:

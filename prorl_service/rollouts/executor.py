@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
+from prorl_service.agents.attempt import SampledTurns
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import Conflict, NotFound, ResultLost, ServiceStopping
 from prorl_service.rollouts.admission import SLICE, Admission
 from prorl_service.rollouts.inflight import GroupUnderWay, InflightGroups
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.observers import Observer
-from prorl_service.rollouts.progress import Progress
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord, failed_result
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import (
@@ -126,7 +126,7 @@ class RolloutExecutor(ABC):
     def group_in_flight(self, group_id: str) -> GroupUnderWay | None:
         return self._inflight.group(group_id)
 
-    def progress(self, record: RolloutRecord) -> Progress | None:
+    def progress(self, record: RolloutRecord) -> SampledTurns | None:
         """What it has sampled in its attempt so far. None: no attempt is made in this process."""
         return None
 
@@ -147,9 +147,9 @@ class RolloutExecutor(ABC):
     def _end(
         self, record: RolloutRecord, state: RolloutState, error: ErrorInfo | None = None
     ) -> None:
-        record.finish(record.answer(state, error))
+        record.end(state, error)
 
-    def _on_change(self) -> None:
+    def note_change(self) -> None:
         """Call this when work on a rollout was begun, abandoned or done."""
         self._changes.notify()
 
@@ -264,7 +264,7 @@ class RolloutExecutor(ABC):
         """Cancel the rollouts that have not ended. Returns when all have. Raises `NotFound`."""
         await self.check_known(rollout_ids)
         records = [one for one in map(self._inflight.get, rollout_ids) if one is not None]
-        self._on_change()
+        self.note_change()
         await self._cancel(records)
         async for _ in self.ended([record.rollout_id for record in records]):
             pass
@@ -289,7 +289,7 @@ class RolloutExecutor(ABC):
         groups = [one for one in self._inflight.groups() if one.admitted.group.owner is None]
         others = [one for one in groups if one.admitted.group.training not in (None, training)]
         await self._cancel([record for one in others for record in one.records], reason)
-        self._on_change()
+        self.note_change()
 
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
         """Forget groups whose rollouts were received. Raises `Conflict` for a group in flight."""

@@ -73,7 +73,7 @@ class InflightGroups:
             record.attempt = attempts.get(record.rollout_id, 0)
             record.restored_attempts = record.attempt
             if record.rollout_id in kept_attempts:
-                record.has_kept_turns = True
+                record.has_saved_turns = True
                 record.excused_attempts = min(record.attempt, kept_attempts[record.rollout_id])
             self._rollouts[record.rollout_id] = record
             record.watch(self._one_ended)

@@ -7,7 +7,7 @@ There is no other way to watch them all. Callers wait for their own rollouts wit
 import logging
 from collections.abc import Callable
 
-from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.attempt import Attempt
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Group
@@ -24,7 +24,7 @@ class Observer:
     def moved(self, record: RolloutRecord) -> None:
         """Called when a rollout changed its state."""
 
-    def changed(self, rollout: RolloutContext) -> None:
+    def changed(self, attempt: Attempt) -> None:
         """Called when an attempt in this process began a stage or a model call, or got a reply or a
         result."""
 
@@ -42,7 +42,7 @@ class Observers(Observer):
         self._observers = (*self._observers, observer)
 
     @property
-    def on_change(self) -> Callable[[RolloutContext], None] | None:
+    def on_change(self) -> Callable[[Attempt], None] | None:
         """None if no observer overrides `changed`, so that turns cost nothing then."""
         is_wanted = any(type(one).changed is not Observer.changed for one in self._observers)
         return self.changed if is_wanted else None
@@ -53,8 +53,8 @@ class Observers(Observer):
     def moved(self, record: RolloutRecord) -> None:
         self._tell(lambda one: one.moved(record))
 
-    def changed(self, rollout: RolloutContext) -> None:
-        self._tell(lambda one: one.changed(rollout))
+    def changed(self, attempt: Attempt) -> None:
+        self._tell(lambda one: one.changed(attempt))
 
     def ended(self, record: RolloutRecord, row: EndedRow) -> None:
         self._tell(lambda one: one.ended(record, row))

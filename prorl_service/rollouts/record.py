@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 
 from prorl_service import metrics
 from prorl_service.errors import ResultLost
-from prorl_service.rollouts.journal import Journal, turns
+from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import EndedRow, Remains
 from prorl_service.schemas import (
     CONTENT,
@@ -72,6 +72,13 @@ class Admitted:
 
 class Work(Protocol):
     def cancel(self) -> object: ...
+
+
+class Result(Protocol):
+    """What an attempt has achieved."""
+
+    def add_result(self, answer: Rollout) -> Rollout:
+        """Returns the wire form with it. Raises if odd values do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +147,14 @@ class RolloutRecord:
     """Callback after its end, with what the journal has of it."""
     attempt: int = 0
     excused_attempts: int = 0
-    """Number of attempts that ended with the service's process after they had kept turns."""
+    """Number of attempts that ended with the service's process after they had saved turns."""
     restored_attempts: int = 0
     """Number of attempts in earlier processes."""
-    has_kept_turns: bool = False
-    """True if it continues from turns that an earlier process kept."""
+    has_saved_turns: bool = False
+    """True if it continues from turns that an earlier process saved."""
     resumed: list[Resumption] = field(default_factory=list)
     worked_s: float = 0.0
-    """Seconds of RUN's budget that an earlier process used for the turns that were kept."""
-    layers: list[str] = field(default_factory=list)
-    """Names of the files with what its sandbox held, the newest last."""
+    """Seconds of RUN's budget that an earlier process used for the turns that were saved."""
     state: RolloutState = RolloutState.QUEUED
     outcome: Rollout | None = None
     """Answer with which it ends, without trajectory and report; perhaps not yet written."""
@@ -230,14 +235,8 @@ class RolloutRecord:
 
     def start_over(self) -> None:
         """Marks the rollout as queued again, from scratch."""
-        self.forget_turns()
         self.move(RolloutState.QUEUED)
         self.is_waiting = True
-
-    def forget_turns(self) -> None:
-        """Deletes the turns that were kept."""
-        self.resumed, self.worked_s, self.has_kept_turns = [], 0.0, False
-        self.journal.write(partial(turns.drop, rollout_id=self.rollout_id))
 
     def request_cancel(self, reason: ErrorInfo | None = None) -> None:
         """Requests a cancellation. The worker that holds the rollout ends it; the executor ends one
@@ -248,6 +247,19 @@ class RolloutRecord:
             self.work.cancel()
 
     # --- end ------------------------------------------------------------------------------------
+
+    def end(
+        self, state: RolloutState, error: ErrorInfo | None = None, result: "Result | None" = None
+    ) -> asyncio.Future[Counter[str]]:
+        """Ends the rollout in `state`; see `finish`. `result`: that of its last attempt."""
+        answer = self._wire(state, error)
+        if result is not None:
+            try:
+                answer = result.add_result(answer)
+            except Exception as problem:
+                log.exception("rollout %s: its answer cannot be written", self.rollout_id)
+                answer = unwritable(answer, problem)
+        return self.finish(answer)
 
     def finish(self, answer: Rollout, content: bytes | None = None) -> asyncio.Future[Counter[str]]:
         """Ends the rollout as `answer` says, once that is written. The only way to end it.
@@ -340,8 +352,7 @@ class RolloutRecord:
 
     # --- wire -----------------------------------------------------------------------------------
 
-    def answer(self, state: RolloutState, error: ErrorInfo | None = None) -> Rollout:
-        """Returns its wire form in `state`, without a result."""
+    def _wire(self, state: RolloutState, error: ErrorInfo | None = None) -> Rollout:
         return Rollout(
             rollout_id=self.rollout_id,
             group_id=self.group.group_id,
@@ -361,7 +372,7 @@ class RolloutRecord:
         """Returns the rollout as it is, without the trajectory."""
         if self.outcome is not None and self.is_terminal:
             return self.outcome
-        return self.answer(self.state)
+        return self._wire(self.state)
 
     def to_json(self, *, packed: bool) -> bytes:
         """Returns the rollout as it is; `packed` does not matter, as there are no arrays yet."""

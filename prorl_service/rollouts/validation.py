@@ -108,7 +108,7 @@ class Validator:
         model = self.backends.model.require()
         agent = self.find_agent(group)
         self._check_image(agent, group)
-        handler = _check_task(agent, group)
+        handler = self._check_task(group)
         if self.local is not None:
             _check_host(handler)
         services = self.local.services if self.local else None
@@ -124,7 +124,8 @@ class Validator:
     def prompt(self, group: Group) -> Prompt:
         """The first prompt of its rollouts, and the schemas of all tools, for people. Raises
         `ProRLError` and `ValidationError`: agents change, and so do those that are registered."""
-        handler = make_handler(self.find_agent(group), group.task.model_copy(deep=True))
+        self.find_agent(group)
+        handler = make_handler(self.agents, group.task.model_copy(deep=True))
         with contained(f"{type(handler).__name__}.prompt"):
             prompt = handler.prompt()
         services = self.local.services if self.local else None
@@ -135,7 +136,7 @@ class Validator:
         try:
             agent = self.find_agent(group)
             self._check_image(agent, group)
-            handler = _check_task(agent, group)
+            handler = self._check_task(group)
             if self.local is None:
                 return []
             _check_host(handler)
@@ -153,6 +154,16 @@ class Validator:
                 f"no agent {group.task.agent!r}",
                 hint=f"this service has: {', '.join(self.agents.names)}; `--agent` adds one",
             ) from None
+
+    def _check_task(self, group: Group) -> AgentHandler:
+        try:
+            return make_handler(self.agents, group.task.model_copy(deep=True))
+        except ValidationError as error:
+            agent = self.agents[group.task.agent]
+            problems = field_problems(error, "data")
+            message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+            hint = nearest_fields(error.errors(), agent.data_model) or _schema_hint(agent)
+            raise InvalidRequest(message, fields=problems, hint=hint) from None
 
     def _check_image(self, agent: type[AgentHandler], group: Group) -> None:
         if self.local is None or not agent.sandbox_stages:
@@ -227,16 +238,6 @@ def _check_names(tools: Sequence[ToolSchema]) -> None:
                 hint="choose other MCP servers, or have fewer of their tools offered: "
                 "`prorl serve --mcp-tools`",
             )
-
-
-def _check_task(agent: type[AgentHandler], group: Group) -> AgentHandler:
-    try:
-        return make_handler(agent, group.task.model_copy(deep=True))
-    except ValidationError as error:
-        problems = field_problems(error, "data")
-        message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
-        hint = nearest_fields(error.errors(), agent.data_model) or _schema_hint(agent)
-        raise InvalidRequest(message, fields=problems, hint=hint) from None
 
 
 def _schema_hint(agent: type[AgentHandler]) -> str:

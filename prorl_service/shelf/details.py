@@ -101,7 +101,7 @@ class Details:
         return Source(rollout, shelved.group(), shelved.run, shelved.model)
 
     async def _running(self, record: RolloutRecord) -> Source:
-        rollout, progress = record.answer(record.state), self._executor.progress(record)
+        rollout, progress = record.to_wire(), self._executor.progress(record)
         if progress is not None and progress.turns:
             now = progress.copy()
             rollout.trajectory = await asyncio.to_thread(now.trajectory)
@@ -204,7 +204,7 @@ class Details:
         record = self._executor.peek(rollout_id)
         if record is None:  # it ended in the meantime
             return await self.text(rollout_id, self._run)
-        rollout = record.answer(record.state)
+        rollout = record.to_wire()
         siblings = await self._siblings(Source(rollout, record.group, self._run))
         own = self._lists.live.row(record).model_copy(
             update={"state": text.rollout.state, **_sampled(text.rollout)}

@@ -96,7 +96,7 @@ class LiveRows:
             return self._ended_row(record)
         progress = self._executor.progress(record)
         versions = progress.ledger.versions if progress is not None else set()
-        rollout = record.answer(record.state)
+        rollout = record.to_wire()
         rollout.oldest_policy_version = min(versions, default=None)
         rollout.newest_policy_version = max(versions, default=None)
         figures = progress.figures() if progress is not None else None

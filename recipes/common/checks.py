@@ -141,7 +141,7 @@ def fitting(settings: Training, tasks: Sequence[Task], model: Path) -> list[Task
     chat, agents = ChatFormat.load(model), AgentRegistry()
     kept = []
     for task in tasks:
-        prompt = agents[task.agent](task).prompt()
+        prompt = agents.make(task).prompt()
         ids = chat.prompt_ids(prompt.messages, tools=prompt.tools, thinking=settings.model.thinking)
         if len(ids) <= settings.agent.max_prompt_tokens:
             kept.append(task)

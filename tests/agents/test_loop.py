@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from prorl_service.agents.base import RolloutContext
 from prorl_service.agents.loop import run_turns
-from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import ToolResult
-from prorl_service.schemas import FinishReason, Limits, Message, Sampling, Task, Trajectory
+from prorl_service.schemas import FinishReason, Limits, Trajectory
 from prorl_service.testing import FakeSandboxes, ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tokens.probe import ends_in_reasoning, user
 from prorl_service.tools.base import Toolset
 from prorl_service.tools.bash import Bash
+from tests.agents.attempts import attempt_of
 from tests.tokens.families import FAMILIES, Family, chat_of, written
 
 MODEL_VOCABULARY = 384
@@ -30,24 +30,13 @@ def echo(name: str, arguments: Mapping[str, Any]) -> ToolResult:
 async def rollout(
     chat: ChatFormat, generator: ScriptedGenerator, *, room: int = 4096, **limits: Any
 ) -> tuple[FinishReason, Trajectory]:
-    sandboxes = FakeSandboxes(echo)
-    task = Task(task_id="t", agent="math", messages=[Message(role="user", content="Go.")])
-    context = RolloutContext(
-        rollout_id="g.0",
-        task=task,
-        sampling=Sampling(),
-        limits=Limits(**limits),
-        seed=None,
-        prompt_ids=chat.prompt_ids(task.messages),
-        max_model_len=room,
-        chat=chat,
-        generator=generator,
-        sandboxes=sandboxes,
-        scoring=ScoringPool(),
+    attempt = attempt_of(
+        chat, generator, FakeSandboxes(echo), max_model_len=room, limits=Limits(**limits)
     )
+    context = RolloutContext(attempt)
     tools = Toolset([Bash()], await context.open_sandbox(), timeout_s=1)
     reason = await run_turns(context, tools)
-    return reason, context.trajectory(reason)
+    return reason, attempt.sampled.trajectory(reason)
 
 
 def assert_token_exact(trajectory: Trajectory, generator: ScriptedGenerator) -> None:

@@ -107,7 +107,7 @@ def test_the_agents_own_prompt_gives_the_same_rows_as_the_tokens(
     made: Made, model_chat: ChatFormat
 ) -> None:
     agents = AgentRegistry()
-    transcriber = Transcriber(model_chat, lambda task: agents[task.agent](task).prompt())
+    transcriber = Transcriber(model_chat, lambda task: agents.make(task).prompt())
     for record in records([str(made.journal)]):
         if record.rollout.agent != "math":
             continue

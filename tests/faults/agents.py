@@ -49,7 +49,7 @@ class Continuing(Shell):
     restores: ClassVar[Restores] = "sandbox"
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
-        prompt_ids = rollout.resumed_prompt or rollout.prompt_ids
+        prompt_ids = rollout.prompt_ids
         while len(rollout.turns) < rollout.limits.max_turns:
             prompt_ids = await self._turn(rollout, prompt_ids)
             await rollout.turn_ended(prompt_ids)

@@ -20,7 +20,7 @@ from prorl_service.cli.conversation import show_rollout
 from prorl_service.cli.screen import Screen
 from prorl_service.client import RolloutClient
 from prorl_service.client.sampling import SamplerClient
-from prorl_service.pipeline.resuming import FILES_KEPT
+from prorl_service.resume.resumer import FILES_KEPT
 from prorl_service.schemas import Group, Limits, Message, Rollout, RolloutState, Task
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.testing import StubEngine, byte_model, call

@@ -14,7 +14,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.pipeline.resuming import REPEATED
+from prorl_service.resume.resumer import REPEATED
 from prorl_service.schemas import Group, Limits, Message, Rollout, RolloutState, Task
 from tests.faults.processes import WAIT_S, ids_of, port_to_come_back_to
 from tests.faults.test_resume import TURNS, Counting, counting, outputs

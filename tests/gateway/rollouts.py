@@ -8,14 +8,13 @@ from typing import Any
 
 import uvicorn
 
-from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.attempt import Attempt
 from prorl_service.gateway.app import application
 from prorl_service.gateway.rollout import RolloutGateway
-from prorl_service.rewards.pool import ScoringPool
-from prorl_service.sandbox.base import ToolResult
-from prorl_service.schemas import Limits, Message, Sampling, Task
-from prorl_service.testing import FakeSandboxes, ScriptedGenerator
+from prorl_service.schemas import Limits
+from prorl_service.testing import ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
+from tests.agents.attempts import attempt_of
 from tests.server.application import Server, running
 
 
@@ -31,7 +30,7 @@ def thinking(thought: str, then: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    context: RolloutContext
+    attempt: Attempt
     gateway: RolloutGateway
     engine: ScriptedGenerator
     url: str
@@ -39,8 +38,8 @@ class Rollout:
 
     def assert_exact(self) -> None:
         """The engine saw the ledger's very chains, and the mask is 1 on what it sampled alone."""
-        trajectory = self.context.ledger.to_segments()
-        calls = zip(self.context.turns, self.engine.prompts, self.engine.generations, strict=True)
+        trajectory = self.attempt.ledger.to_segments()
+        calls = zip(self.attempt.turns, self.engine.prompts, self.engine.generations, strict=True)
         sampled = [[0] * len(segment.response_ids) for segment in trajectory]
         for turn, prompt, generation in calls:
             segment = trajectory[turn.segment]
@@ -51,7 +50,7 @@ class Rollout:
 
     @property
     def segments(self) -> int:
-        return len(self.context.ledger.chains)
+        return len(self.attempt.ledger.chains)
 
 
 @asynccontextmanager
@@ -65,23 +64,10 @@ async def rollout(
     end = chat.end_of_turn_id
     answers = ([*chat.encode(one), end] if isinstance(one, str) else one for one in replies)
     engine = ScriptedGenerator(answers, end_of_turn_id=end)
-    task = Task(task_id="t", agent="harness", messages=[Message(role="user", content="Go.")])
-    context = RolloutContext(
-        rollout_id="g.0",
-        task=task,
-        sampling=Sampling(),
-        limits=Limits(**limits),
-        seed=None,
-        prompt_ids=chat.prompt_ids(task.messages),
-        max_model_len=max_model_len,
-        chat=chat,
-        generator=engine,
-        sandboxes=FakeSandboxes(lambda name, arguments: ToolResult("")),
-        scoring=ScoringPool(),
-    )
-    gateway = RolloutGateway(context)
+    attempt = attempt_of(chat, engine, max_model_len=max_model_len, limits=Limits(**limits))
+    gateway = RolloutGateway(attempt)
     config = uvicorn.Config(application(gateway), host="127.0.0.1", port=0, log_config=None)
     server = Server(config)
     async with running(server):
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield Rollout(context, gateway, engine, f"http://127.0.0.1:{port}")
+        yield Rollout(attempt, gateway, engine, f"http://127.0.0.1:{port}")

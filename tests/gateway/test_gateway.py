@@ -57,7 +57,7 @@ class Slow:
         self.waiting = 0
         self.error: BackendError | None = None
         self._generate = run.engine.generate
-        run.context.generator = self
+        run.attempt.generator = self
 
     async def generate(self, prompt_ids: Sequence[int], **options: Any) -> Generation:
         self.waiting += 1
@@ -100,10 +100,10 @@ async def test_a_client_that_goes_away_cancels_its_call(chat: ChatFormat) -> Non
             call = asyncio.create_task(post(run, body | {"stream": is_streamed}))
             await slow.has(1)
             call.cancel()
-            while run.context.open_calls:  # noqa: ASYNC110
+            while run.attempt.open_calls:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             slow.waiting = 0
-        assert run.context.turns == []
+        assert run.attempt.turns == []
         assert not run.gateway.finish.done()
         slow.go.set()
         assert (await post(run, body, retries=1))["content"] == "one"
@@ -179,7 +179,7 @@ async def test_sub_agents_call_at_the_same_time(chat: ChatFormat) -> None:
         last = await post(run, asked(*main, told, *results(told, "found it")))
         assert last["content"] == "All found."
         assert run.segments == 5
-        assert len(run.context.ledger.chains[0].ids) > len(run.engine.prompts[-1])
+        assert len(run.attempt.ledger.chains[0].ids) > len(run.engine.prompts[-1])
         run.assert_exact()
 
 
@@ -230,7 +230,7 @@ async def test_a_broken_call_reaches_the_harness_as_it_was_written(chat: ChatFor
         await post(run, asked(user("Go."), said, *results(said, "not JSON")))
         assert run.segments == 1
         assert run.gateway.counts.broken_calls == 1
-        assert run.context.turns[0].format_error is not None
+        assert run.attempt.turns[0].format_error is not None
         run.assert_exact()
 
 
@@ -271,7 +271,7 @@ async def test_calls_that_nobody_received_spend_no_turns(chat: ChatFormat) -> No
             with pytest.raises(httpx.ReadTimeout):
                 async with httpx.AsyncClient(base_url=run.url, timeout=0.2) as http:
                     await http.post(PATH, json=asked(user("Go.")))
-            while run.context.open_calls:  # noqa: ASYNC110
+            while run.attempt.open_calls:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         slow.go.set()
         assert (await post(run, asked(user("Go."))))["content"] == "one"
@@ -287,7 +287,7 @@ async def test_budgets_end_the_rollout_for_all_conversations(chat: ChatFormat) -
         assert run.gateway.finish.result() is FinishReason.MAX_TURNS
     async with rollout(chat, ["long " * 20, "b"], max_response_tokens=8) as run:
         await post(run, asked(user("one")))
-        assert run.context.turns[0].stop == 8
+        assert run.attempt.turns[0].stop == 8
         with pytest.raises(httpx.HTTPStatusError, match="403"):
             await post(run, asked(user("two")))
         assert run.gateway.finish.result() is FinishReason.LENGTH

@@ -192,13 +192,13 @@ async def test_parallel_calls_take_no_more_turns_than_there_are(chat: ChatFormat
     async with rollout(chat, ["Yes."] * 10, max_turns=2) as run:
         found = await together(run, 10)
         assert sorted(found) == [200] * 2 + [403] * 8
-        assert len(run.context.turns) == 2
+        assert len(run.attempt.turns) == 2
 
 
 async def test_parallel_calls_take_no_more_tokens_than_there_are(chat: ChatFormat) -> None:
     replies = ["word " * 20] * 10
     async with rollout(chat, replies, max_response_tokens=250) as run:
         found = await together(run, 10)
-        sampled = sum(turn.stop - turn.start for turn in run.context.turns)
+        sampled = sum(turn.stop - turn.start for turn in run.attempt.turns)
         assert 200 in found
         assert sampled <= 250

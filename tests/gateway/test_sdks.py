@@ -30,12 +30,12 @@ def slow_down(running: Rollout) -> None:
 def assert_one_conversation(run: Rollout) -> None:
     run.assert_exact()
     assert run.segments == 1
-    text = run.context.chat.decode(run.engine.prompts[-1])
+    text = run.attempt.chat.decode(run.engine.prompts[-1])
     for command, result in RESULTS.items():
         assert json.dumps(command) in text
         assert f"<tool_response>\n{result}\n</tool_response>" in text
     assert "I had better look. é" in text  # reasoning stays, whatever the client sends back
-    outputs = [[call.output for call in turn.tool_calls] for turn in run.context.turns]
+    outputs = [[call.output for call in turn.tool_calls] for turn in run.attempt.turns]
     assert outputs == [["a\nb"], ["/work", "today"], []]
 
 

@@ -18,8 +18,8 @@ INVENTED = f"{SAID}{STOP} a secret.\nThought: done"
 
 def kept(run: Rollout, turn: int = 0) -> str:
     """Returns the text of the ids in the ledger, which are the first that the engine sampled."""
-    one, generation = run.context.turns[turn], run.engine.generations[turn]
-    segment = run.context.ledger.to_segments()[one.segment]
+    one, generation = run.attempt.turns[turn], run.engine.generations[turn]
+    segment = run.attempt.ledger.to_segments()[one.segment]
     ids = list(segment.response_ids[one.start : one.stop])
     count = len(ids)
     assert ids == generation.token_ids[:count]
@@ -28,7 +28,7 @@ def kept(run: Rollout, turn: int = 0) -> str:
     )
     assert list(segment.policy_versions[one.start : one.stop]) == generation.policy_versions[:count]
     assert sum(segment.loss_mask[one.start : one.stop]) == count
-    return run.context.chat.decode(ids)
+    return run.attempt.chat.decode(ids)
 
 
 async def test_a_reply_ends_before_the_stop_and_its_ids_with_it(chat: ChatFormat) -> None:
@@ -36,15 +36,15 @@ async def test_a_reply_ends_before_the_stop_and_its_ids_with_it(chat: ChatFormat
         message = await post(run, asked(user("Go."), stop=[STOP]))
         assert message["content"] == SAID
         assert kept(run) == SAID + STOP
-        assert (run.context.turns[0].text, run.context.turns[0].finish_reason) == (SAID, "stop")
+        assert (run.attempt.turns[0].text, run.attempt.turns[0].finish_reason) == (SAID, "stop")
         await post(run, asked(user("Go."), message, user("Observation: a, b")))
         assert run.segments == 1
         seen = chat.decode(run.engine.prompts[1])
         assert f"{SAID}{STOP}<|im_end|>\n<|im_start|>user\nObservation: a, b" in seen
         assert "secret" not in seen
-        [mask] = [segment.loss_mask for segment in run.context.ledger.to_segments()]
-        end = run.context.turns[0].stop
-        assert not any(mask[end : run.context.turns[1].start])  # the template's end of the turn
+        [mask] = [segment.loss_mask for segment in run.attempt.ledger.to_segments()]
+        end = run.attempt.turns[0].stop
+        assert not any(mask[end : run.attempt.turns[1].start])  # the template's end of the turn
 
 
 async def whole(run: Rollout, path: str, **fields: Any) -> Any:

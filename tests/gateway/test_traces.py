@@ -23,7 +23,7 @@ SEGMENTS = Counter(
 async def play(name: str, chat: ChatFormat) -> Rollout:
     _, found = exchanges(name)
     async with rollout(chat, [one.reply for one in found], max_model_len=1 << 20) as played:
-        await play_back(played.context, found)
+        await play_back(played.attempt, found)
         return played
 
 

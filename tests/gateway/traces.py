@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.attempt import Attempt
 from prorl_service.gateway.calls import CallReply
 from prorl_service.gateway.dialects import DIALECTS
 from prorl_service.gateway.harnesses import preset
@@ -38,8 +38,8 @@ async def answered(gateway: RolloutGateway, one: Exchange) -> CallReply:
     return await gateway.answer(request, begun, key=one.turn.encode(), is_repeated=False)
 
 
-async def play_back(context: RolloutContext, found: list[Exchange]) -> RolloutGateway:
-    gateway = RolloutGateway(context)
+async def play_back(attempt: Attempt, found: list[Exchange]) -> RolloutGateway:
+    gateway = RolloutGateway(attempt)
     for one in found:
         await answered(gateway, one)
     return gateway

@@ -106,7 +106,8 @@ class Showcase(AgentHandler):
         if number == 0:
             return list(rollout.prompt_ids)
         if self.task.data["kind"] == "rewritten" and number == 2:
-            return [*rollout.prompt_ids, *rollout.chat.encode("(what was before was left out)")]
+            left_out = rollout.attempt.chat.encode("(what was before was left out)")
+            return [*rollout.prompt_ids, *left_out]
         return list(rollout.next_prompt([Message(role="tool", content=STEPS[number - 1][1])]))
 
     def _call(self, rollout: RolloutContext, number: int) -> ToolCallRecord:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
-from prorl_service.agents.kept import Continuation
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import Requirements
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import BackendPool
-from prorl_service.pipeline import keeping
 from prorl_service.pipeline.pipeline import Pipeline
-from prorl_service.rollouts.journal import Journal, turns
+from prorl_service.resume import rows, saving
+from prorl_service.resume.turns import Continuation
+from prorl_service.rollouts.journal import Journal
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import (
     BackendSpec,
@@ -50,7 +50,7 @@ class Changing(AgentHandler):
     async def init(self, rollout: RolloutContext) -> None: ...
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
-        prompt: Sequence[int] = rollout.resumed_prompt or rollout.prompt_ids
+        prompt: Sequence[int] = rollout.prompt_ids
         while (number := len(rollout.turns)) < TURNS:
             if rollout.room(len(prompt)) <= 0:
                 return FinishReason.LENGTH
@@ -66,8 +66,8 @@ class Changing(AgentHandler):
             return rollout.prompt_ids
         if step == "r":
             turn = rollout.turns[0]
-            ids = rollout.ledger.before(turn.segment, turn.stop)
-            ids.extend(rollout.chat.delta_ids([message], after=ids[-1]))
+            ids = rollout.attempt.ledger.before(turn.segment, turn.stop)
+            ids.extend(rollout.attempt.chat.delta_ids([message], after=ids[-1]))
             return ids
         return rollout.next_prompt([message])
 
@@ -112,7 +112,7 @@ async def test_any_conversations_go_on_wherever_the_journal_ends(
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(keeping, "BATCH_S", 0.001)
+    monkeypatch.setattr(saving, "BATCH_S", 0.001)
     rng = random.Random(seed)
     plan = "".join(["ccr", "gcr", "crg"][seed % 3] + rng.choice("gcr") + rng.choice("gcr"))
     resumed_at, repeated = set[int](), set[int]()
@@ -152,13 +152,13 @@ def without_one(db: sqlite3.Connection, rng: random.Random) -> None:
 
 def of_another_model(db: sqlite3.Connection, rng: random.Random) -> None:
     """As a service would have written it that had another model."""
-    kept = turns.kept(db, "g.0")
+    kept = rows.saved(db, "g.0")
     assert kept is not None
     told = Continuation.model_validate_json(kept.content)
     content = told.model_copy(update={"model": "'another'"}).to_bytes()
     other = replace(kept, content=content)
-    sealed = other.sealed(turns.checksum_of(other.turns), len(other.turns))
-    turns.keep(db, [sealed])
+    sealed = other.sealed(rows.checksum_of(other.turns), len(other.turns))
+    rows.save(db, [sealed])
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ async def test_damaged_turns_are_not_believed(
     damage: Callable[[sqlite3.Connection, random.Random], None],
     seed: int,
 ) -> None:
-    monkeypatch.setattr(keeping, "BATCH_S", 0.001)
+    monkeypatch.setattr(saving, "BATCH_S", 0.001)
     async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
         await pool.add(BackendSpec(url=engine.url))
         expected, writes = await played(tmp_path / "whole", pool, "gcrgc")
@@ -181,7 +181,7 @@ async def test_damaged_turns_are_not_believed(
             (tmp_path / "cut").unlink(missing_ok=True)
             await replayed(writes[:end], tmp_path / "cut")
             with sqlite3.connect(tmp_path / "cut") as db:
-                if turns.kept(db, "g.0") is not None:
+                if rows.saved(db, "g.0") is not None:
                     break
         with sqlite3.connect(tmp_path / "cut") as db:
             damage(db, random.Random(seed))

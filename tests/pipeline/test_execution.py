@@ -6,33 +6,25 @@ import pytest
 
 from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.pipeline.execution import Execution
-from prorl_service.rewards.pool import ScoringPool
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.record import UNWRITABLE, Admitted, RolloutRecord
-from prorl_service.sandbox.base import ToolResult
-from prorl_service.schemas import Blame, FinishReason, RolloutState
-from prorl_service.testing import FakeSandboxes, ScriptedGenerator
+from prorl_service.rollouts.journal.tables import AcceptedRow
+from prorl_service.rollouts.record import UNWRITABLE, Admitted, EndedRollout, RolloutRecord
+from prorl_service.schemas import Blame, FinishReason, Rollout, RolloutState
+from prorl_service.testing import ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
+from tests.agents.attempts import attempt_of
 from tests.pipeline.probe_agent import Probe, group
 
 
 @pytest.fixture
 def execution(chat: ChatFormat) -> Execution:
     task = group().task
-    context = RolloutContext(
-        rollout_id="g.0",
-        task=task,
-        sampling=group().sampling,
-        limits=group().limits,
-        seed=None,
-        prompt_ids=chat.prompt_ids(task.messages),
-        max_model_len=4096,
-        chat=chat,
-        generator=ScriptedGenerator.of_texts(["Yes."], chat),
-        sandboxes=FakeSandboxes(lambda name, arguments: ToolResult("")),
-        scoring=ScoringPool(),
-    )
-    return Execution(Probe(task), context)
+    attempt = attempt_of(chat, ScriptedGenerator.of_texts(["Yes."], chat), task=task)
+    return Execution(Probe(task), RolloutContext(attempt))
+
+
+def result(record: RolloutRecord, execution: Execution, state: RolloutState) -> Rollout:
+    return execution.add_result(record.to_wire().model_copy(update={"state": state}))
 
 
 @pytest.fixture
@@ -46,8 +38,8 @@ async def test_an_answer_has_the_sampled_tokens_and_once_done_the_reward(
     await execution.context.sample(execution.context.prompt_ids)
     execution.finish_reason = FinishReason.FINISHED
     execution.verdict = Verdict(1, {"part": 0.5}, {"note": "good"})
-    done = execution.answer(record, RolloutState.DONE)
-    cancelled = execution.answer(record, RolloutState.CANCELLED)
+    done = result(record, execution, RolloutState.DONE)
+    cancelled = result(record, execution, RolloutState.CANCELLED)
     assert (done.reward, done.reward_components, done.report) == (
         1,
         {"part": 0.5},
@@ -57,7 +49,7 @@ async def test_an_answer_has_the_sampled_tokens_and_once_done_the_reward(
     assert done.trajectory is not None
     assert done.trajectory.finish_reason is FinishReason.FINISHED
     assert done.trajectory == cancelled.trajectory
-    oldest, newest = min(execution.context.ledger.versions), max(execution.context.ledger.versions)
+    oldest, newest = min(execution.attempt.ledger.versions), max(execution.attempt.ledger.versions)
     for one in (done, cancelled):
         assert (one.oldest_policy_version, one.newest_policy_version) == (oldest, newest)
 
@@ -65,20 +57,28 @@ async def test_an_answer_has_the_sampled_tokens_and_once_done_the_reward(
 async def test_an_attempt_without_a_turn_has_no_trajectory(
     execution: Execution, record: RolloutRecord
 ) -> None:
-    answer = execution.answer(record, RolloutState.FAILED)
+    answer = result(record, execution, RolloutState.FAILED)
     assert (answer.trajectory, answer.oldest_policy_version) == (None, None)
 
 
 async def test_an_odd_verdict_is_a_failure_that_keeps_the_versions(
-    execution: Execution, record: RolloutRecord
+    execution: Execution,
 ) -> None:
     await execution.context.sample(execution.context.prompt_ids)
     execution.verdict = Verdict(1.0, {1: 1.0})  # type: ignore[dict-item]
-    answer = execution.answer(record, RolloutState.DONE)
+    async with Journal() as journal:
+        await journal.accept([AcceptedRow("g", 1, b"{}", 1.0)])
+        record = RolloutRecord(Admitted(group()), 0, journal)
+        for state in ("init", "ready", "running", "evaluating"):
+            record.move(RolloutState(state))
+        await record.end(RolloutState.DONE, None, execution)
+        found = await journal.answer(record.rollout_id)
+    assert found is not None
+    answer = EndedRollout.kept(*found).to_wire()
     assert (answer.state, answer.reward, answer.trajectory) == (RolloutState.FAILED, None, None)
     assert answer.error is not None
     assert (answer.error.kind, answer.error.blame) == (UNWRITABLE, Blame.AGENT)
-    assert answer.oldest_policy_version == min(execution.context.ledger.versions)
+    assert answer.oldest_policy_version == min(execution.attempt.ledger.versions)
 
 
 async def test_a_release_continues_when_its_caller_is_cancelled(execution: Execution) -> None:
@@ -88,14 +88,14 @@ async def test_a_release_continues_when_its_caller_is_cancelled(execution: Execu
         await may_close.wait()
         closed.set()
 
-    execution.context.resources.push_async_callback(close)
-    first = asyncio.create_task(execution.release())
+    execution.attempt.resources.push_async_callback(close)
+    first = asyncio.create_task(execution.attempt.release())
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     may_close.set()
-    await execution.release()
+    await execution.attempt.release()
     assert closed.is_set()
 
 
@@ -105,6 +105,6 @@ async def test_a_release_that_fails_raises_nothing(
     async def fail() -> None:
         raise OSError("no such process")
 
-    execution.context.resources.push_async_callback(fail)
-    await execution.release()
+    execution.attempt.resources.push_async_callback(fail)
+    await execution.attempt.release()
     assert "rollout g.0: releasing its resources failed" in caplog.text

@@ -15,9 +15,9 @@ from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verd
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import SandboxError
 from prorl_service.inference.pool import BackendPool
-from prorl_service.pipeline import keeping
 from prorl_service.pipeline.pipeline import Pipeline
-from prorl_service.rollouts.journal import Journal, turns
+from prorl_service.resume import rows, saving
+from prorl_service.rollouts.journal import Journal
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import BackendSpec, FinishReason, Message, Rollout, RolloutState
 from prorl_service.testing import FakeSandboxes, StubEngine
@@ -41,7 +41,7 @@ class Talker(AgentHandler):
     async def init(self, rollout: RolloutContext) -> None: ...
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
-        prompt = rollout.resumed_prompt or rollout.prompt_ids
+        prompt = rollout.prompt_ids
         while len(rollout.turns) < TURNS:
             await rollout.sample(prompt)
             prompt = rollout.next_prompt([Message(role="user", content=f"{len(rollout.turns)}.")])
@@ -104,7 +104,7 @@ async def cut(writes: Sequence[Write], path: Path) -> dict[str, int]:
         for write in writes:
             await journal.write(write)
         for one in GROUP.rollout_ids():
-            kept = await journal.read(partial(turns.kept, rollout_id=one))
+            kept = await journal.read(partial(rows.saved, rollout_id=one))
             if kept is not None:
                 kept.check()
             has_ended = await journal.answer(one) is not None
@@ -144,7 +144,7 @@ def assert_same(ended: Sequence[Rollout], expected: Sequence[Rollout]) -> None:
 async def test_rollouts_end_once_wherever_the_journal_ends(
     tmp_path: Path, tiny_model: Path, chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "BATCH_S", 0.01)  # turns in transactions of their own
+    monkeypatch.setattr(saving, "BATCH_S", 0.01)  # turns in transactions of their own
     rng = random.Random(0)
     async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
         await pool.add(BackendSpec(url=engine.url))
@@ -179,7 +179,7 @@ async def test_a_retry_leaves_no_turn_of_the_attempt_before(
     ):
         await pipeline.submit([group])
         await Fails.hangs.wait()
-        await asyncio.sleep(2 * keeping.BATCH_S)
+        await asyncio.sleep(2 * saving.BATCH_S)
     async with Journal(path) as journal:
-        kept = partial(turns.kept, rollout_id=group.rollout_id(0))
+        kept = partial(rows.saved, rollout_id=group.rollout_id(0))
         assert await journal.read(kept) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.attempt import Attempt
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.rollouts.observers import Observer, Observers
@@ -34,7 +34,7 @@ class Watching(Observer):
     def moved(self, record: RolloutRecord) -> None:
         self._note(record.state.value)
 
-    def changed(self, rollout: RolloutContext) -> None:
+    def changed(self, rollout: Attempt) -> None:
         what = "in a call" if rollout.calls_model else f"{len(rollout.turns)} turns"
         self._note(f"{rollout.stage.value.upper()}, {what}")
 
@@ -61,7 +61,7 @@ class Broken(Observer):
     def moved(self, record: RolloutRecord) -> None:
         self._note("moved")
 
-    def changed(self, rollout: RolloutContext) -> None:
+    def changed(self, rollout: Attempt) -> None:
         self._note("changed")
 
     def ended(self, record: RolloutRecord, row: EndedRow) -> None:

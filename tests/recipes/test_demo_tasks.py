@@ -8,7 +8,7 @@ from prorl_service.agents.base import RolloutContext
 from prorl_service.agents.math import MathAgent
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
-from prorl_service.schemas import FinishReason, Limits, Sampling
+from prorl_service.schemas import FinishReason
 from prorl_service.testing import ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
 from prorl_trl.convert import task_of
@@ -18,6 +18,7 @@ from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.tasks import FORMAT_REWARD, Instance, instances
 from recipes.demo.train import dataset_row
 from recipes.demo.warm_start import VOCAB_SIZE
+from tests.agents.attempts import attempt_of
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +77,14 @@ async def test_demonstrations_are_what_the_service_records(
             MathAgent(instance.task()),
             context(demonstration, generator, chat, scoring),
         )
-        async with rollout.sandboxes, rollout.resources:
+        async with rollout.attempt.sandboxes, rollout.attempt.resources:
             await agent.init(rollout)
             reason = await agent.run(rollout)
         verdict = await agent.eval(rollout)
 
         assert reason is FinishReason.FINISHED
         assert rollout.turns[0].tool_calls[0].output == attempt.output
-        recorded = rollout.trajectory(reason).segments[0]
+        recorded = rollout.attempt.sampled.trajectory(reason).segments[0]
         expected = demonstration.transcript().segment(chat)
         assert recorded.prompt_ids == expected.prompt_ids
         assert recorded.response_ids == expected.response_ids
@@ -99,19 +100,16 @@ def context(
 ) -> RolloutContext:
     task = demonstration.instance.task()
     prompt = MathAgent(task).prompt()
-    return RolloutContext(
-        rollout_id="g.0",
+    attempt = attempt_of(
+        chat,
+        generator,
+        ProcessSandboxProvider(),
         task=task,
-        sampling=Sampling(),
-        limits=Limits(),
-        seed=None,
         prompt_ids=chat.prompt_ids(prompt.messages, tools=prompt.tools),
         max_model_len=512,
-        chat=chat,
-        generator=generator,
-        sandboxes=ProcessSandboxProvider(),
         scoring=scoring,
     )
+    return RolloutContext(attempt)
 
 
 def test_tokens_span_the_template_but_digits_stay_single(chat: ChatFormat) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from prorl_service.errors import JournalError, ResultLost
-from prorl_service.rollouts.journal import Journal, turns
+from prorl_service.resume import rows
+from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.file import INCREMENTAL
 from prorl_service.rollouts.journal.migrations import MIGRATIONS
 from prorl_service.rollouts.journal.tables import STRIDE, TABLES, VERSION
@@ -155,11 +156,11 @@ async def test_turns_of_version_4_excuse_attempts_and_are_not_believed(tmp_path:
         assert await journal.read(columns) == expected
         [unfinished] = await journal.unfinished()
         assert unfinished.kept_attempts == {"a.1": 3}
-        kept = await journal.read(lambda db: turns.kept(db, "a.1"))
+        kept = await journal.read(lambda db: rows.saved(db, "a.1"))
         assert kept is not None
         with pytest.raises(ValueError, match="an earlier version of the service"):
             kept.check()
-        assert await journal.read(turns.layers) == set()
+        assert await journal.read(rows.layers) == set()
 
 
 def columns(db: sqlite3.Connection) -> dict[str, list[Any]]:

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from prorl_service.resume.rows import SavedRollout
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow, UnfinishedGroup
-from prorl_service.rollouts.journal.turns import KeptRollout
 from prorl_service.rollouts.record import (
     UNWRITABLE,
     Admitted,
@@ -51,7 +51,7 @@ def move_to_eval(record: RolloutRecord) -> None:
 async def test_watchers_are_called_when_the_end_is_written(record: RolloutRecord) -> None:
     ended: list[Rollout] = []
     record.watch(lambda one: ended.append(one.to_wire()))
-    written = record.finish(record.answer(RolloutState.FAILED, PROBLEM))
+    written = record.end(RolloutState.FAILED, PROBLEM)
     assert (record.state, ended) == (RolloutState.QUEUED, [])
     assert record.to_wire().error is None
     await written
@@ -68,24 +68,24 @@ async def test_the_last_move_is_told_first_and_the_end_after_the_callers(
     record.watch(lambda one: told.append("a caller"))
     move_to_eval(record)
     told.clear()
-    written = record.finish(record.answer(RolloutState.FAILED, PROBLEM))
+    written = record.end(RolloutState.FAILED, PROBLEM)
     assert not told
     await written
     assert told == [RolloutState.FAILED, "a caller", "g.0"]
 
 
 async def test_a_rollout_ends_once(record: RolloutRecord) -> None:
-    written = record.finish(record.answer(RolloutState.CANCELLED))
+    written = record.end(RolloutState.CANCELLED)
     for _ in range(2):
         with pytest.raises(IllegalMove):
-            record.finish(record.answer(RolloutState.FAILED, PROBLEM))
+            record.end(RolloutState.FAILED, PROBLEM)
         await written
 
 
 @pytest.mark.parametrize("state", [RolloutState.DONE, RolloutState.INIT])
 async def test_only_a_legal_end_is_accepted(record: RolloutRecord, state: RolloutState) -> None:
     with pytest.raises(IllegalMove):
-        record.finish(record.answer(state))
+        record.end(state)
     assert record.outcome is None
 
 
@@ -130,7 +130,7 @@ async def test_a_watcher_that_raises_costs_the_others_nothing(
     record.on_end = lambda *_: told.append("on_end")
     for watcher in (fail, lambda one: told.append(one.rollout_id), fail):
         record.watch(watcher)
-    await record.finish(record.answer(RolloutState.FAILED, PROBLEM))
+    await record.end(RolloutState.FAILED, PROBLEM)
     record.watch(fail)
     assert told == ["g.0", "on_end"]
     lines = [one.getMessage() for one in caplog.records]
@@ -166,6 +166,6 @@ async def test_what_a_log_shows_of_rollouts_is_short(record: RolloutRecord) -> N
             UnfinishedGroup(content, 0),
         ),
         *(EndedRollout(content, content), AcceptedRow("g", 1, content, 0)),
-        KeptRollout("g.0", 1, {0: content}, content),
+        SavedRollout("g.0", 1, {0: content}, content),
     ]
     assert [type(one) for one in shown if len(repr(one)) > 2000] == []

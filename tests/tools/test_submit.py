@@ -6,14 +6,14 @@ from typing import Any
 
 from prorl_service.agents.base import RolloutContext
 from prorl_service.agents.loop import run_turns
-from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import ToolResult
-from prorl_service.schemas import FinishReason, Limits, Message, Sampling, Task
+from prorl_service.schemas import FinishReason, Limits
 from prorl_service.testing import FakeSandboxes, ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.base import Toolset
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.submit import Submit
+from tests.agents.attempts import attempt_of
 
 
 def call(name: str, arguments: dict[str, str]) -> str:
@@ -32,19 +32,8 @@ async def test_submit_ends_the_chain_with_its_own_turn(chat: ChatFormat) -> None
         call("submit", {"message": "42"}) + call("bash", {"command": "never"}),
     ]
     generator = ScriptedGenerator.of_texts(replies, chat)
-    task = Task(task_id="t", agent="math", messages=[Message(role="user", content="Go.")])
     context = RolloutContext(
-        rollout_id="g.0",
-        task=task,
-        sampling=Sampling(),
-        limits=Limits(max_turns=9),
-        seed=None,
-        prompt_ids=chat.prompt_ids(task.messages),
-        max_model_len=4096,
-        chat=chat,
-        generator=generator,
-        sandboxes=FakeSandboxes(answer),
-        scoring=ScoringPool(),
+        attempt_of(chat, generator, FakeSandboxes(answer), limits=Limits(max_turns=9))
     )
     tools = Toolset([Bash(), Submit()], await context.open_sandbox(), timeout_s=1)
     assert await run_turns(context, tools) is FinishReason.FINISHED
@@ -54,7 +43,7 @@ async def test_submit_ends_the_chain_with_its_own_turn(chat: ChatFormat) -> None
     assert [(record.name, record.arguments) for record in last.tool_calls] == [
         ("submit", {"message": "42"})
     ]
-    (segment,) = context.trajectory(FinishReason.FINISHED).segments
+    (segment,) = context.attempt.sampled.trajectory(FinishReason.FINISHED).segments
     sampled = [generation.token_ids for generation in generator.generations]
     assert segment.response_ids[first.start : first.stop] == sampled[0]
     assert segment.response_ids[last.start :] == sampled[1]

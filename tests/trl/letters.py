@@ -32,9 +32,9 @@ class LettersAgent(AgentHandler):
                 await asyncio.Event().wait()
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
-        prompt_ids = rollout.resumed_prompt
-        if not prompt_ids:
-            await rollout.sample(rollout.prompt_ids)
+        prompt_ids = rollout.prompt_ids
+        if not rollout.turns:
+            await rollout.sample(prompt_ids)
             if self._note_turn():
                 await asyncio.sleep(0.5)
             prompt_ids = rollout.next_prompt([Message(role="tool", content="go on")])
@@ -69,7 +69,7 @@ class ForgetfulAgent(LettersAgent):
     async def run(self, rollout: RolloutContext) -> FinishReason:
         await super().run(rollout)
         summary = Message(role="user", content=f"{len(rollout.turns)} turns so far")
-        last = await rollout.sample(rollout.chat.prompt_ids([*self.task.messages, summary]))
+        last = await rollout.sample(rollout.attempt.chat.prompt_ids([*self.task.messages, summary]))
         return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED
 
 

@@ -42,7 +42,9 @@ class ShellAgent(AgentHandler):
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
-        prompt_ids = rollout.resumed_prompt or await self._first_turn(rollout, self._sandbox)
+        prompt_ids = rollout.prompt_ids
+        if not rollout.turns:
+            prompt_ids = await self._first_turn(rollout, self._sandbox)
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH
         last = await rollout.sample(prompt_ids)

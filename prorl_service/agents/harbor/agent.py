@@ -63,6 +63,11 @@ class HarborAgent(ToolAgent):
         """Steps whose verdict is still to be found."""
         self._verified: list[tuple[Step, Verified]] = []
 
+    @property
+    def has_own_loop(self) -> bool:
+        """True unless another program is in the loop's place."""
+        return self.taker is None
+
     # --- prompts --------------------------------------------------------------------------------
 
     def prompt(self) -> Prompt:
@@ -110,7 +115,7 @@ class HarborAgent(ToolAgent):
         for server in self.data.mcp:
             log_file = f"{LOGS[0]}/mcp-{server.name}.txt"
             running = started(workplace.sandbox, server.name, server.command, log_file)
-            self.tools += (await rollout.resources.enter_async_context(running)).tools
+            self.tools += (await rollout.attempt.resources.enter_async_context(running)).tools
         names = [tool.name for tool in self.tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise TaskError(f"several tools have the same name: {', '.join(twice)}")
@@ -123,17 +128,17 @@ class HarborAgent(ToolAgent):
         for step in self.data.steps:
             if step is not self.data.steps[0]:
                 await self._go_on(rollout, self._workplace, step)
-            rollout.turns_most_s = step.timeout_s
+            rollout.attempt.turns_most_s = step.timeout_s
             reason = await self.call_tools(rollout)
             self._work.append((step, await self._left(self._workplace, step)))
-            if rollout.turns_left_s <= 0 or await self._ends_after(rollout, step):
+            if rollout.attempt.turns_left_s <= 0 or await self._ends_after(rollout, step):
                 break
         return reason
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         await self._verify_all(rollout)
         found = [verified.rewards for _, verified in self._verified]
-        if rollout.turns_left_s <= 0:  # steps that the agent was too slow for
+        if rollout.attempt.turns_left_s <= 0:  # steps that the agent was too slow for
             found += [{self.data.reward_key: 0.0}] * (len(self.data.steps) - len(found))
         combined = rewards.combined(found, final=self.data.reward == "final")
         try:
@@ -185,7 +190,7 @@ class HarborAgent(ToolAgent):
         matter, at no cost for the agent."""
         if not step.min_reward or step is self.data.steps[-1]:
             return False
-        with rollout.clock.waiting():
+        with rollout.attempt.clock.waiting():
             await self._verify_all(rollout)
         return rewards.falls_short(self._verified[-1][1].rewards, step.min_reward)
 

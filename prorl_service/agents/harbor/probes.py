@@ -48,15 +48,18 @@ class ProbeAgent(HarborAgent):
         data = dict(task.data)
         self._probe = Probe.model_validate(data.pop("probe"))
         super().__init__(task.model_copy(update={"data": data}))
-        self.turns = self._act
         self._acted = 0
 
-    async def _act(self, rollout: RolloutContext, tools: Toolset) -> FinishReason:
+    @property
+    def has_own_loop(self) -> bool:
+        return False
+
+    async def turns(self, rollout: RolloutContext, tools: Toolset) -> FinishReason:
         """Acts, then asks the engine for one reply, which says that all is done."""
         act = self._probe.acts[min(self._acted, len(self._probe.acts) - 1)]
         self._acted += 1
         try:
-            async with rollout.turns_budget() as budget:
+            async with rollout.attempt.turns_budget() as budget:
                 await self._perform(act, tools)
         except TimeoutError:
             if not budget.expired():

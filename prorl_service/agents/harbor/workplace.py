@@ -47,7 +47,7 @@ class Workplace:
         image = place.image or rollout.task.image
         config = ImageConfig()
         if image is not None:
-            config = await rollout.sandboxes.image_config(image)
+            config = await rollout.attempt.sandboxes.image_config(image)
         sandbox = await rollout.open_sandbox(place.limits(), image=image, user=user or config.user)
         return cls(sandbox, place, config)
 
@@ -56,11 +56,11 @@ class Workplace:
         rules = rollout.services.network
         if network.mode == "none" or rules is None:
             return
-        rollout.has_network = True
+        rollout.attempt.has_network = True
         self.egress = Egress(EgressPolicy(network.mode, tuple(network.hosts), rules))
         listener = await self.sandbox.listen(0)
         served = self.egress.served(listener)
-        self.variables = await rollout.resources.enter_async_context(served)
+        self.variables = await rollout.attempt.resources.enter_async_context(served)
 
     def hosts_reached(self) -> dict[str, int]:
         """Returns connections by host; those refused have an exclamation mark before their name."""

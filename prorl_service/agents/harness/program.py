@@ -25,7 +25,7 @@ DEFAULT_REPLY_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramExit:
     exit_code: int | None
     """Exit code; None if it was ended."""
     output: str
@@ -49,7 +49,9 @@ class Program:
         installed = self._installed
         return {"name": self.name, "version": None if installed is None else installed.version}
 
-    async def start(self, rollout: RolloutContext, sandbox: Sandbox, url: str, brief: str) -> Ended:
+    async def start(
+        self, rollout: RolloutContext, sandbox: Sandbox, url: str, brief: str
+    ) -> ProgramExit:
         """Runs the program to its end. Cancelling it ends the program. Raises `SandboxError`,
         `TaskError`."""
         home = f"/tmp/home-{_digest(rollout.rollout_id)}"
@@ -75,8 +77,8 @@ class Program:
             "url": url,
             "key": KEY,
             "model": MODEL,
-            "context": str(rollout.max_model_len + self._preset.spare_tokens),
-            "max_tokens": str(min(most, rollout.max_model_len)),
+            "context": str(rollout.attempt.max_model_len + self._preset.spare_tokens),
+            "max_tokens": str(min(most, rollout.attempt.max_model_len)),
             "home": home,
             "prompt": brief,
         }
@@ -110,6 +112,6 @@ def _no_limit() -> float:
     return float(math.ceil(7 * 24 * 3600))
 
 
-def _ended(result: ToolResult) -> Ended:
+def _ended(result: ToolResult) -> ProgramExit:
     code = result.data.get("exit_code")
-    return Ended(code if isinstance(code, int) else None, result.output)
+    return ProgramExit(code if isinstance(code, int) else None, result.output)

@@ -77,6 +77,6 @@ class NemoGymAgent(AgentHandler):
             reply = rollout.reply(turn, schemas)
             if reply.problem is not None and not reply.reasoning:
                 reply = Reply(turn.text)
-            prompt_tokens = len(rollout.ledger.before(turn.segment, turn.start))
+            prompt_tokens = len(rollout.attempt.ledger.before(turn.segment, turn.start))
             steps.append(Step(turn, reply, prompt_tokens))
         return steps

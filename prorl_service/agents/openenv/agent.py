@@ -49,31 +49,24 @@ class OpenEnvAgent(AgentHandler):
 
     async def init(self, rollout: RolloutContext) -> None:
         server = rollout.services.openenv[self.data.server]
-        session, first = await rollout.resources.enter_async_context(
+        session, first = await rollout.attempt.resources.enter_async_context(
             server.session(
                 {"episode_id": rollout.rollout_id, **self.data.reset},
-                clock=rollout.clock,
+                clock=rollout.attempt.clock,
                 timeout_s=RESET_SHARE * rollout.limits.init_timeout_s,
             )
         )
         if first.done:
             raise TaskError("the episode is over after its reset", hint="see data.reset")
         self._episode = Episode(session)
-        rollout.prompt_ids = self._prompt_ids(rollout, prompt_of(first))
-
-    def _prompt_ids(self, rollout: RolloutContext, observation: str) -> Sequence[int]:
-        """Raises `TaskError` if the prompt with the observation leaves no room to sample."""
         tools = [function_schema(tool) for tool in rollout.services.tools(self.uses)]
-        messages = _with_text(self.task.messages, observation)
-        thinking = rollout.sampling.thinking
-        ids = rollout.chat.prompt_ids(messages, tools=tools, thinking=thinking)
-        if len(ids) >= rollout.max_model_len:
+        rollout.begin(Prompt(_with_text(self.task.messages, prompt_of(first)), tools))
+        if len(rollout.prompt_ids) >= rollout.attempt.max_model_len:
             raise TaskError(
-                f"the prompt has {len(ids)} tokens with the first observation, which leaves no "
-                "room to sample",
+                f"the prompt has {len(rollout.prompt_ids)} tokens with the first observation,"
+                " which leaves no room to sample",
                 hint="shorten the task's messages, or serve a model with a longer context",
             )
-        return ids
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._episode is not None

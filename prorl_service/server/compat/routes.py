@@ -188,7 +188,7 @@ class ProRLAdapter:
     def _result(
         self, job_id: str, instance: dict[str, JsonValue], group: Group, rollout: Rollout
     ) -> ProcessResult:
-        prompt = self._service.executor.agents[group.task.agent](group.task).prompt()
+        prompt = self._service.executor.agents.make(group.task).prompt()
         trajectory = rollout.trajectory
         is_done = rollout.state is RolloutState.DONE
         timings = rollout.timings

@@ -8,21 +8,9 @@ request without an earlier reply ends the replay. Samples nothing itself.
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from prorl_service.schemas import Turn
 from prorl_service.tokens.ledger import Ledger, Span
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierTurn:
-    turn: Turn
-    prompt_ids: "array[int]"
-    """Prompt, int32."""
-    token_ids: "array[int]"
-    """Sampled ids, int32. Logprobs and versions have their length."""
-    logprobs: "array[float]"
-    versions: "array[int]"
 
 
 class Replay:
@@ -31,7 +19,9 @@ class Replay:
     ) -> None:
         """`ledger` and `turns`: those of the earlier process. `on_end` gets the number of turns
         that were given again."""
-        self._earlier = [_earlier(ledger, turn) for turn in turns]
+        self._ledger = ledger
+        self._turns = turns
+        self._prompts = [ledger.before(turn.segment, turn.start) for turn in turns]
         self._parents = _parents(turns)
         self._unused = list(range(len(turns)))
         self._numbers: dict[int, int] = {}
@@ -39,9 +29,9 @@ class Replay:
         self._on_end = on_end
         self.is_over = False
 
-    def take(self, number: int, parent: int | None, prompt: Sequence[int]) -> EarlierTurn | None:
-        """Returns the earlier reply to a request, which becomes turn `number`. The request
-        continues turn `parent`, or none, and would have this prompt."""
+    def take(self, parent: int | None, prompt: Sequence[int], ledger: Ledger) -> Turn | None:
+        """Enters the earlier reply to a request into the new `ledger`, and returns its turn. The
+        request continues turn `parent`, or none, and would have this prompt."""
         if self.is_over:
             return None
         found = self._find(parent, array("i", prompt))
@@ -49,27 +39,26 @@ class Replay:
             self._end()
             return None
         self._unused.remove(found)
-        self._numbers[number] = found
+        self._numbers[len(self._numbers)] = found
         if not self._unused:
             self._end()
-        return self._earlier[found]
+        turn = self._turns[found]
+        sampled = self._ledger.sampled(Span(turn.segment, turn.start, turn.stop))
+        span = ledger.record(self._prompts[found], *sampled)
+        place = {"segment": span.segment, "start": span.start, "stop": span.stop}
+        return turn.model_copy(update=place)
 
     def _find(self, parent: int | None, prompt: "array[int]") -> int | None:
         earlier = None if parent is None else self._numbers.get(parent)
         for one in self._unused:
             continues = earlier is not None and self._parents[one] == earlier
-            if continues or self._earlier[one].prompt_ids == prompt:
+            if continues or self._prompts[one] == prompt:
                 return one
         return None
 
     def _end(self) -> None:
         self.is_over = True
         self._on_end(len(self._numbers))
-
-
-def _earlier(ledger: Ledger, turn: Turn) -> EarlierTurn:
-    span = Span(turn.segment, turn.start, turn.stop)
-    return EarlierTurn(turn, ledger.before(turn.segment, turn.start), *ledger.sampled(span))
 
 
 def _parents(turns: Sequence[Turn]) -> list[int | None]:

@@ -1,8 +1,7 @@
-"""A rollout's whole turns as bytes, and what it does next: a later process continues from these.
+"""A rollout's whole turns as bytes, and what it does next.
 
-Replaying the turns in order gives the very ledger that the process had. What an agent's own loop
-samples next is kept besides: it may begin another conversation, of which the ledger knows nothing.
-Writes nothing: `pipeline.keeping` decides when, `rollouts.journal` has the bytes.
+Recording the turns in order gives the very ledger that the process had. What an agent's own loop
+samples next is saved besides: it may begin another conversation, of which the ledger knows nothing.
 """
 
 import struct
@@ -22,7 +21,7 @@ _LENGTHS = struct.Struct("<3I")
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTurn:
+class SavedTurn:
     added_ids: "array[int]"
     """Ids of the prompt that its segment did not have before, int32."""
     token_ids: "array[int]"
@@ -39,7 +38,7 @@ class KeptTurn:
         return b"".join((lengths, added, sampled, *others, rest))
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> "KeptTurn":
+    def from_bytes(cls, content: bytes) -> "SavedTurn":
         """Raises `ValueError` for what is no turn."""
         try:
             added, sampled, rest = _LENGTHS.unpack_from(content)
@@ -60,7 +59,7 @@ class KeptTurn:
         )
 
 
-class KeptIds(BaseModel):
+class SavedIds(BaseModel):
     """Ids as what a segment begins with, and the rest: a prompt is seldom new."""
 
     segment: int = 0
@@ -69,7 +68,7 @@ class KeptIds(BaseModel):
     rest: Int32Array
 
     @classmethod
-    def of(cls, ids: Sequence[int], ledger: Ledger) -> "KeptIds":
+    def of(cls, ids: Sequence[int], ledger: Ledger) -> "SavedIds":
         ids, segment, most = array("i", ids), 0, 0
         for number, chain in enumerate(ledger.chains):
             length = min(len(ids), len(chain.ids))
@@ -88,9 +87,9 @@ class Continuation(BaseModel):
 
     model: str
     """Identity of the model that sampled them."""
-    next_prompt: KeptIds | None
+    next_prompt: SavedIds | None
     """Prompt that is sampled next; None for a program, which asks for it itself."""
-    prompt: KeptIds
+    prompt: SavedIds
     """First prompt of the conversation, from which limits are counted."""
     first_turn: int = 0
     """Number of that conversation's first turn."""
@@ -110,15 +109,15 @@ class Continuation(BaseModel):
         return self.model_dump_json(exclude_defaults=True, context=PACKED).encode()
 
 
-def rebuilt(turns: Sequence[KeptTurn]) -> Ledger:
+def rebuilt(turns: Sequence[SavedTurn]) -> Ledger:
     """Returns the ledger that has these turns. Raises `ValueError` if they do not follow one
     another."""
     ledger = Ledger()
-    for kept in turns:
-        turn, chains = kept.turn, ledger.chains
+    for saved in turns:
+        turn, chains = saved.turn, ledger.chains
         begun = chains[turn.segment].ids if turn.segment < len(chains) else array("i")
-        prompt = begun + kept.added_ids
-        span = ledger.record(prompt, kept.token_ids, kept.logprobs, kept.versions)
+        prompt = begun + saved.added_ids
+        span = ledger.record(prompt, saved.token_ids, saved.logprobs, saved.versions)
         if span != Span(turn.segment, turn.start, turn.stop):
             raise ValueError(f"a turn is missing: {span} is not where its tokens were")
     return ledger

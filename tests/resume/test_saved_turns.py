@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.agents.kept import KeptIds, KeptTurn, rebuilt
+from prorl_service.resume.turns import SavedIds, SavedTurn, rebuilt
 from prorl_service.schemas import Turn
 from prorl_service.tokens.ledger import Ledger
 
@@ -25,9 +25,9 @@ Sampled = Sequence[tuple[int, float, int]]
 
 def played(
     turns: Sequence[tuple[list[int] | None, Sampled, list[int]]],
-) -> tuple[list[KeptTurn], Ledger]:
+) -> tuple[list[SavedTurn], Ledger]:
     """Records the turns, and keeps each. Returns them with the ledger."""
-    ledger, kept, prompt = Ledger(), list[KeptTurn](), array("i")
+    ledger, kept, prompt = Ledger(), list[SavedTurn](), array("i")
     for own_prompt, sampled, following in turns:
         prompt = array("i", own_prompt or ([] if kept else [7])) or prompt
         known = {i: len(chain.ids) for i, chain in enumerate(ledger.chains)}
@@ -44,7 +44,7 @@ def played(
         )
         added = ledger.before(span.segment, span.start)[known.get(span.segment, 0) :]
         kept.append(
-            KeptTurn(added, array("i", ids), array("f", logprobs), array("i", versions), turn)
+            SavedTurn(added, array("i", ids), array("f", logprobs), array("i", versions), turn)
         )
         prompt = ledger.ids + array("i", following)
     return kept, ledger
@@ -55,7 +55,7 @@ def test_a_replayed_rollout_is_the_rollout(
     turns: list[tuple[list[int] | None, Sampled, list[int]]],
 ) -> None:
     kept, ledger = played(turns)
-    read = [KeptTurn.from_bytes(one.to_bytes()) for one in kept]
+    read = [SavedTurn.from_bytes(one.to_bytes()) for one in kept]
     assert read == kept
     again = rebuilt(read)
     assert again.to_segments() == ledger.to_segments()
@@ -73,8 +73,8 @@ def test_any_prompt_comes_back(
     _, ledger = played(turns)
     chain = ledger.chains[segment % len(ledger.chains)]
     prompt = chain.ids[:length] + array("i", ids or [])
-    kept = KeptIds.of(prompt, ledger)
-    assert KeptIds.model_validate_json(kept.model_dump_json()) == kept
+    kept = SavedIds.of(prompt, ledger)
+    assert SavedIds.model_validate_json(kept.model_dump_json()) == kept
     assert kept.within(ledger) == prompt
     if length >= len(chain.ids):  # it continues the conversation
         assert len(kept.rest) <= len(ids or [])
@@ -92,4 +92,4 @@ def test_a_missing_turn_is_noticed() -> None:
 def test_cut_bytes_are_refused(cut: int) -> None:
     kept, _ = played([(None, [(1, -1.0, 0)], [2])])
     with pytest.raises(ValueError, match="no kept turn"):
-        KeptTurn.from_bytes(kept[0].to_bytes()[:cut])
+        SavedTurn.from_bytes(kept[0].to_bytes()[:cut])

@@ -2,26 +2,44 @@
 
 import random
 from array import array
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.agents.replay import Replay
+from prorl_service.agents.attempt import TurnSaver
+from prorl_service.resume.replay import Replay
 from prorl_service.schemas import Turn
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tokens.ledger import Ledger
+from prorl_service.tokens.ledger import Ledger, Span
 from tests.gateway.rollouts import Rollout, rollout, tool_call
 from tests.gateway.test_gateway import Json, asked, post, results, user
 
 REPLIES = [tool_call(n=1), "A title.", tool_call(n=2), "Done."]
 
 
-def again(run: Rollout, earlier: Rollout, kept: int) -> list[int]:
+class Replaying(TurnSaver):
+    """What gives `run` the first turns of another, and saves nothing."""
+
+    def __init__(self, run: Rollout, earlier: Rollout, count: int) -> None:
+        self.ended = list[int]()
+        before, self._ledger = earlier.attempt, run.attempt.ledger
+        self._replay = Replay(before.ledger, before.turns[:count], self.ended.append)
+
+    def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None:
+        return self._replay.take(parent, prompt_ids, self._ledger)
+
+    async def turn_ended(self, next_prompt: Sequence[int] | None) -> None: ...
+
+    async def sampled(self) -> None: ...
+
+    async def calls_begin(self, calls: int) -> None: ...
+
+
+def again(run: Rollout, earlier: Rollout, count: int) -> list[int]:
     """Gives `run` the first turns of another. Returns the list in which the end is noted."""
-    ended = list[int]()
-    before = earlier.context
-    run.context.replay = Replay(before.ledger, before.turns[:kept], ended.append)
-    return ended
+    saver = run.attempt.saver = Replaying(run, earlier, count)
+    return saver.ended
 
 
 async def worked(run: Rollout, printed: str, *, title: str = "Title?") -> None:
@@ -37,24 +55,24 @@ async def worked(run: Rollout, printed: str, *, title: str = "Title?") -> None:
 
 
 def chains(run: Rollout) -> list[list[int]]:
-    return [chain.ids.tolist() for chain in run.context.ledger.chains]
+    return [chain.ids.tolist() for chain in run.attempt.ledger.chains]
 
 
 async def test_turns_come_back_with_the_results_of_then(chat: ChatFormat) -> None:
     async with rollout(chat, REPLIES) as first, rollout(chat, []) as second:
         await worked(first, "at 10:00")
-        ended = again(second, first, kept=4)
+        ended = again(second, first, count=4)
         await worked(second, "at 11:00")
         assert second.engine.prompts == []
-        assert second.context.ledger.to_segments() == first.context.ledger.to_segments()
-        assert second.context.turns == first.context.turns
+        assert second.attempt.ledger.to_segments() == first.attempt.ledger.to_segments()
+        assert second.attempt.turns == first.attempt.turns
     assert ended == [4]
 
 
 async def test_sampling_goes_on_where_the_earlier_process_ended(chat: ChatFormat) -> None:
     async with rollout(chat, REPLIES) as first, rollout(chat, REPLIES[2:]) as second:
         await worked(first, "at 10:00")
-        ended = again(second, first, kept=2)
+        ended = again(second, first, count=2)
         await worked(second, "at 10:00")
         assert second.engine.prompts == first.engine.prompts[2:]
         assert chains(second) == chains(first)
@@ -64,11 +82,11 @@ async def test_sampling_goes_on_where_the_earlier_process_ended(chat: ChatFormat
 async def test_a_new_request_ends_the_replay(chat: ChatFormat) -> None:
     async with rollout(chat, REPLIES) as first, rollout(chat, REPLIES[1:]) as second:
         await worked(first, "at 10:00")
-        ended = again(second, first, kept=4)
+        ended = again(second, first, count=4)
         await worked(second, "at 11:00", title="Another title?")
         assert len(second.engine.prompts) == 3
-        mask = second.context.ledger.to_segments()[0].loss_mask
-        assert sum(mask) == sum(first.context.ledger.to_segments()[0].loss_mask)
+        mask = second.attempt.ledger.to_segments()[0].loss_mask
+        assert sum(mask) == sum(first.attempt.ledger.to_segments()[0].loss_mask)
     assert ended == [1]
 
 
@@ -91,16 +109,18 @@ def test_every_turn_is_given_once(continues: list[bool], rng: random.Random) -> 
             )
         )
     replay = Replay(ledger, turns, lambda _: None)
+    now = Ledger()
     ready, numbers = [i for i in range(len(turns)) if turns[i].start == 0], dict[int, int]()
     while ready:
         chosen = ready.pop(rng.randrange(len(ready)))
         parent = next((i for i in range(chosen)[::-1] if _same(turns, i, chosen)), None)
         prompt = ledger.before(turns[chosen].segment, turns[chosen].start)
-        now = len(numbers)
-        taken = replay.take(now, None if parent is None else numbers[parent], prompt)
+        taken = replay.take(None if parent is None else numbers[parent], prompt, now)
         assert taken is not None
-        assert taken.token_ids.tolist() == [1000 + chosen]
-        numbers[chosen] = now
+        assert now.sampled(Span(taken.segment, taken.start, taken.stop))[0].tolist() == [
+            1000 + chosen
+        ]
+        numbers[chosen] = len(numbers)
         ready += [i for i in range(chosen + 1, len(turns)) if _same(turns, i, chosen)][:1]
     assert replay.is_over
     assert len(numbers) == len(turns)

@@ -1,7 +1,6 @@
-"""The journal's tables of what rollouts that have not ended continue from: whole turns, and what
-comes next.
+"""The journal's tables of what rollouts that have not ended continue from.
 
-Functions of a connection, as in `tables`. All is bytes here; `agents.kept` has their form. A
+Functions of a connection, as in `journal.tables`. All is bytes here; `turns` has their form. A
 checksum over all that a rollout continues from tells a damaged, missing or foreign part.
 """
 
@@ -15,7 +14,7 @@ from prorl_service.rollouts.journal import tables
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRollout:
+class SavedRollout:
     rollout_id: str
     attempt: int
     """Attempt that wrote it last."""
@@ -50,8 +49,8 @@ def checksum_of(turns: Mapping[int, bytes], before: int = 0) -> int:
     return before
 
 
-def keep(db: sqlite3.Connection, rows: Iterable[KeptRollout]) -> None:
-    """Writes turns and what comes next; the first turn of a rollout replaces all that were kept.
+def save(db: sqlite3.Connection, rows: Iterable[SavedRollout]) -> None:
+    """Writes turns and what comes next; the first turn of a rollout replaces all that were saved.
     Leaves out those of rollouts that have ended or were forgotten."""
     for row in rows:
         own_id = tables.row_id(db, row.rollout_id)
@@ -74,7 +73,7 @@ def _has_ended(db: sqlite3.Connection, own_id: int) -> bool:
     return db.execute(query, (own_id,)).fetchone() is not None
 
 
-def kept(db: sqlite3.Connection, rollout_id: str) -> KeptRollout | None:
+def saved(db: sqlite3.Connection, rollout_id: str) -> SavedRollout | None:
     """Returns what the rollout continues from, unchecked; None if it starts from scratch."""
     own_id = tables.row_id(db, rollout_id)
     found = db.execute(
@@ -85,7 +84,7 @@ def kept(db: sqlite3.Connection, rollout_id: str) -> KeptRollout | None:
     attempt, layer, checksum, content = found
     query = "SELECT number, content FROM turns WHERE rollout = ? ORDER BY number"
     turns = dict(db.execute(query, (own_id,)).fetchall())
-    return KeptRollout(rollout_id, attempt, turns, content, layer, checksum)
+    return SavedRollout(rollout_id, attempt, turns, content, layer, checksum)
 
 
 def drop(db: sqlite3.Connection, rollout_id: str) -> None:

@@ -1,7 +1,9 @@
-"""Kept turns in a directory that services share: a rollout of a service that drains continues at
-another one, to which the front gives it under the same id.
+"""Files of rollouts that continue in another process, beside the journal.
 
-Only what a service writes in its orderly end is here; a killed one hands nothing over.
+A layer of a sandbox is complete or not there, and its name ends with its checksum. What a service
+hands over in its orderly end is in a directory that services share, until another one takes it, to
+which the front gives the rollout under the same id; a killed service hands nothing over. Blocking:
+call all of this in a thread.
 """
 
 import hashlib
@@ -10,20 +12,71 @@ import os
 import shutil
 import time
 import uuid
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Base64Bytes, BaseModel, ValidationError
 
-from prorl_service.rollouts.journal.turns import KeptRollout, checksum_of
-from prorl_service.sandbox.layer_files import LayerFiles
+from prorl_service.resume.rows import SavedRollout, checksum_of
+from prorl_service.sandbox.layers import Layer
 from prorl_service.schemas import Group
 from prorl_service.utils.files import write_whole
 
 log = logging.getLogger(__name__)
 
+_UNFINISHED = ".unfinished"
 FORGET_AFTER_S = 24 * 3600.0
 """Age in seconds after which a rollout that nobody took is removed."""
+
+
+class LayerFiles:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def save(self, layer: Layer) -> str:
+        """Returns the name of a new file. Raises `OSError`."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"{uuid.uuid4().hex}-{layer.checksum:08x}"
+        unfinished = self._directory / f"{name}{_UNFINISHED}"
+        try:
+            with unfinished.open("xb") as file:
+                layer.write_to(file)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(self._directory / name)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        return name
+
+    def path(self, name: str) -> Path:
+        return self._directory / name
+
+    def adopt(self, path: Path, known_as: str) -> str:
+        """Takes a file of another service over, where it is `known_as`. Returns its name here.
+        Raises `OSError`."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"{uuid.uuid4().hex}-{known_as.rpartition('-')[2]}"
+        shutil.move(path, self._directory / f"{name}{_UNFINISHED}")
+        self.path(f"{name}{_UNFINISHED}").rename(self.path(name))
+        return name
+
+    def load(self, name: str) -> Layer:
+        """Raises `OSError`, and `ValueError` for a file that is not what was saved."""
+        with (self._directory / name).open("rb") as file:
+            layer = Layer.read_from(file)
+        if f"{layer.checksum:08x}" != name.rpartition("-")[2]:
+            raise ValueError("the kept files of its sandbox are not what was saved")
+        return layer
+
+    def remove(self, names: Collection[str]) -> None:
+        for name in names:
+            (self._directory / name).unlink(missing_ok=True)
+
+    def remove_all_but(self, names: Collection[str]) -> None:
+        if self._directory.is_dir():
+            self.remove([one for one in os.listdir(self._directory) if one not in names])
 
 
 class HandedOver(BaseModel):
@@ -38,30 +91,28 @@ class HandedOver(BaseModel):
 
 
 class Handover:
-    """Blocking: call it in a thread."""
-
     def __init__(self, directory: Path, layers: LayerFiles) -> None:
         """`layers` are those of this service."""
         self._directory = directory
         self._layers = layers
 
-    def give(self, group: Group, kept: KeptRollout) -> None:
+    def give(self, group: Group, saved: SavedRollout) -> None:
         """Raises `OSError`."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._path(kept.rollout_id)
-        if kept.layer:
-            _link(self._layers.path(kept.layer), path.with_suffix(".layer"))
+        path = self._path(saved.rollout_id)
+        if saved.layer:
+            _link(self._layers.path(saved.layer), path.with_suffix(".layer"))
         handed = HandedOver.model_construct(
             request=_digest(group),
-            attempt=kept.attempt,
-            layer=kept.layer,
-            checksum=kept.checksum,
-            continuation=kept.content,
-            turns=[*kept.turns.values()],
+            attempt=saved.attempt,
+            layer=saved.layer,
+            checksum=saved.checksum,
+            continuation=saved.content,
+            turns=[*saved.turns.values()],
         )
         write_whole(path, handed.model_dump_json(), mode=0o600)
 
-    def take(self, group: Group, rollout_id: str, attempt: int) -> KeptRollout | None:
+    def take(self, group: Group, rollout_id: str, attempt: int) -> SavedRollout | None:
         """Removes what was handed over of a rollout from the directory, and returns it as this
         service's journal has it; None if there is nothing of this very rollout to be used."""
         path = self._path(rollout_id)
@@ -76,7 +127,7 @@ class Handover:
             handed = HandedOver.model_validate_json(taken.read_bytes())
             if handed.request != _digest(group):
                 return None
-            kept = KeptRollout(
+            saved = SavedRollout(
                 rollout_id,
                 handed.attempt,
                 dict(enumerate(handed.turns)),
@@ -84,8 +135,8 @@ class Handover:
                 handed.layer,
                 handed.checksum,
             )
-            kept.check()
-            layer = kept.layer and self._layers.adopt(path.with_suffix(".layer"), kept.layer)
+            saved.check()
+            layer = saved.layer and self._layers.adopt(path.with_suffix(".layer"), saved.layer)
         except ValidationError as error:
             problem = error.errors()[0]["msg"]
             log.warning("rollout %s starts from scratch: handed over: %s", rollout_id, problem)
@@ -96,7 +147,7 @@ class Handover:
         finally:
             taken.unlink(missing_ok=True)
             path.with_suffix(".layer").unlink(missing_ok=True)
-        own = replace(kept, attempt=attempt, layer=layer)
+        own = replace(saved, attempt=attempt, layer=layer)
         return own.sealed(checksum_of(own.turns), len(own.turns))
 
     def tidy(self) -> None:

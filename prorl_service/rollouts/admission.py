@@ -155,7 +155,7 @@ class Admission:
             admitted,
             unfinished.created_at,
             unfinished.attempts,
-            unfinished.kept_attempts,
+            unfinished.saved_attempts,
             unfinished.ended,
         ):
             self._begin(record)

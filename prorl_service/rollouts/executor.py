@@ -314,7 +314,7 @@ class RolloutExecutor(ABC):
             return EndedRollout.of(await self._lost(rollout_id, lost))
         if found is None:
             raise _unknown(rollout_id)
-        return EndedRollout.kept(*found)
+        return EndedRollout.stored(*found)
 
     async def _lost(self, rollout_id: str, lost: ResultLost) -> Rollout:
         """Returns the failure in the place of a result that the journal has lost."""

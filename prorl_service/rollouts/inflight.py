@@ -56,10 +56,10 @@ class InflightGroups:
         admitted: Admitted,
         created_at: float,
         attempts: Mapping[str, int] = MappingProxyType({}),
-        kept_attempts: Mapping[str, int] = MappingProxyType({}),
+        saved_attempts: Mapping[str, int] = MappingProxyType({}),
         ended: Collection[str] = (),
     ) -> list[RolloutRecord]:
-        """Adds a group. `attempts`: those of rollouts that were begun before; `kept_attempts`: of
+        """Adds a group. `attempts`: those of rollouts that were begun before; `saved_attempts`: of
         these, those in which the last turn was kept. Makes no records of
         `ended` rollouts."""
         group = admitted.group
@@ -72,9 +72,9 @@ class InflightGroups:
             record.created_at = created_at
             record.attempt = attempts.get(record.rollout_id, 0)
             record.restored_attempts = record.attempt
-            if record.rollout_id in kept_attempts:
+            if record.rollout_id in saved_attempts:
                 record.has_saved_turns = True
-                record.excused_attempts = min(record.attempt, kept_attempts[record.rollout_id])
+                record.excused_attempts = min(record.attempt, saved_attempts[record.rollout_id])
             self._rollouts[record.rollout_id] = record
             record.watch(self._one_ended)
         self.observers.accepted(group)

@@ -94,7 +94,7 @@ class EndedRollout:
         return cls(joined(summary, content_of(rollout)), summary)
 
     @classmethod
-    def kept(cls, summary: bytes, answer: bytes) -> Self:
+    def stored(cls, summary: bytes, answer: bytes) -> Self:
         """Returns what the journal has; a failure in place of a result that is not there."""
         if not answer.startswith(HELD_ELSEWHERE):
             return cls(answer, summary)

@@ -94,7 +94,7 @@ class Details:
                 return await self._running(record)
             found = await self._journal.answer(rollout_id)
             if found is not None:
-                return await self._in_journal(EndedRollout.kept(*found))
+                return await self._in_journal(EndedRollout.stored(*found))
         shelved = await self._on_shelf(rollout_id, run)
         packed = _packed(shelved)
         rollout = await asyncio.to_thread(Rollout.model_validate_json, packed)

@@ -74,7 +74,7 @@ async def test_an_odd_verdict_is_a_failure_that_keeps_the_versions(
         await record.end(RolloutState.DONE, None, execution)
         found = await journal.answer(record.rollout_id)
     assert found is not None
-    answer = EndedRollout.kept(*found).to_wire()
+    answer = EndedRollout.stored(*found).to_wire()
     assert (answer.state, answer.reward, answer.trajectory) == (RolloutState.FAILED, None, None)
     assert answer.error is not None
     assert (answer.error.kind, answer.error.blame) == (UNWRITABLE, Blame.AGENT)

@@ -11,8 +11,7 @@ import pytest
 from prorl_service.errors import JournalError, ResultLost
 from prorl_service.resume import rows
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.journal.file import INCREMENTAL
-from prorl_service.rollouts.journal.migrations import MIGRATIONS
+from prorl_service.rollouts.journal.file import INCREMENTAL, MIGRATIONS
 from prorl_service.rollouts.journal.tables import STRIDE, TABLES, VERSION
 from prorl_service.sampling import tables
 from prorl_service.sampling.runner import SamplerState
@@ -36,12 +35,12 @@ def without_words(schema: Any) -> Any:
 
 def test_a_journals_contents_do_not_change_without_a_new_version() -> None:
     held = [model.model_json_schema() for model in (Group, SamplerState)]
-    text = json.dumps([TABLES, STRIDE, without_words(held)], sort_keys=True)
+    text = json.dumps([f"\n{TABLES}", STRIDE, without_words(held)], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert DIGESTS.get(VERSION) == digest, (
         "the journal's tables changed, or a model that they hold as JSON. If a released service "
         "has written journals of this version, raise journal.tables.VERSION, add a step to "
-        "journal.migrations and a journal of the old version to these tests; otherwise, adapt the "
+        "journal.file and a journal of the old version to these tests; otherwise, adapt the "
         "step that leads to this version. Then put the new digest into DIGESTS."
     )
     assert MAX_GROUP_SIZE <= STRIDE
@@ -114,7 +113,7 @@ async def test_a_journal_of_version_3_gets_a_table_of_turns(tmp_path: Path) -> N
     async with Journal(tmp_path / "new") as journal:
         assert await journal.read(columns) == expected
         [unfinished] = await journal.unfinished()
-        assert (unfinished.request, unfinished.kept_attempts) == (b"{}", {})
+        assert (unfinished.request, unfinished.saved_attempts) == (b"{}", {})
 
 
 def with_tables_of_version_4(db: sqlite3.Connection) -> None:
@@ -155,7 +154,7 @@ async def test_turns_of_version_4_excuse_attempts_and_are_not_believed(tmp_path:
     async with Journal(tmp_path / "j") as journal:
         assert await journal.read(columns) == expected
         [unfinished] = await journal.unfinished()
-        assert unfinished.kept_attempts == {"a.1": 3}
+        assert unfinished.saved_attempts == {"a.1": 3}
         kept = await journal.read(lambda db: rows.saved(db, "a.1"))
         assert kept is not None
         with pytest.raises(ValueError, match="an earlier version of the service"):

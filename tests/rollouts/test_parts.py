@@ -84,13 +84,13 @@ def test_a_result_of_a_version_without_identities_gets_the_same_one_each_time() 
     packed = (
         summary[:-1] + b"," + old.model_dump_json(include=set(CONTENT), context=PACKED)[1:].encode()
     )
-    first, second = (EndedRollout.kept(summary, packed).parts() for _ in range(2))
+    first, second = (EndedRollout.stored(summary, packed).parts() for _ in range(2))
     assert first == second
     assert Rollout.model_validate_json(joined(*first)).result_id is not None
 
 
 def test_a_result_that_an_earlier_front_left_at_a_service_is_a_failure_with_the_reason() -> None:
-    left = EndedRollout.kept(summary_of(rollout()), b'{"held_by":"node-1"}')
+    left = EndedRollout.stored(summary_of(rollout()), b'{"held_by":"node-1"}')
     found = left.to_wire()
     assert found.state is RolloutState.FAILED
     assert found.error is not None

@@ -16,7 +16,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from prorl_service.errors import JournalError, problems_of
-from prorl_service.rollouts.journal.migrations import MIGRATIONS
 from prorl_service.rollouts.journal.seals import is_damage
 from prorl_service.rollouts.journal.tables import TABLES, VERSION
 from prorl_service.schemas.numbers import shown
@@ -31,6 +30,15 @@ MAX_WAL_BYTES = 2**26
 """Size to which the write-ahead log is cut back when its content is in the file."""
 INCREMENTAL = 2
 DAMAGED_HINT = "move it away to start with an empty one; `sqlite3 FILE .recover` may save it"
+
+MIGRATIONS = {
+    version: Path(__file__).with_name(f"from_{version}.sql").read_text() for version in (2, 3, 4)
+}
+"""Steps to the next version, keyed by the version that they start from; a step is never changed
+once a service of its version was released. The step from 2 restarts the time for which results are
+kept, since their ages were measured by a wall clock. The step from 4 leaves turns without a
+checksum behind: their rollouts start from scratch, and no attempt counts against them. Version 5
+has seals behind the results that it writes."""
 
 _locked: set[Path] = set()
 """Journals that this process has locked; the kernel would grant it a second lock."""

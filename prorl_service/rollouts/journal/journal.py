@@ -111,7 +111,7 @@ class Journal:
         is_unused = self._file.is_new and not self._is_used
         if self.death is None:
             uptime_s = self._uptime_s()
-            self._ask(lambda db: tables.keep_uptime(db, uptime_s), is_kept=True)
+            self._ask(lambda db: tables.keep_uptime(db, uptime_s), is_retried=True)
         self._is_closed = True
         await self._writer.close()
         if self._reader is not None:
@@ -131,7 +131,7 @@ class Journal:
         return self._ask(lambda db: tables.accept(db, groups))
 
     def begin(self, rollout_id: str, attempt: int) -> "asyncio.Future[None]":
-        begun = self._ask(lambda db: tables.begin(db, rollout_id, attempt), is_kept=True)
+        begun = self._ask(lambda db: tables.begin(db, rollout_id, attempt), is_retried=True)
         begun.add_done_callback(_seen)
         return begun
 
@@ -140,7 +140,7 @@ class Journal:
         that of `forget`."""
         uptime_s = self._uptime_s()
         return self._ask(
-            lambda db: tables.end(db, row, self._retention, uptime_s), is_kept=True, ended=row
+            lambda db: tables.end(db, row, self._retention, uptime_s), is_retried=True, ended=row
         )
 
     async def forget(self, group_ids: Sequence[str]) -> Counter[str]:
@@ -155,10 +155,10 @@ class Journal:
         return self._ask(lambda db: tables.remember(db, name, value))
 
     def write(
-        self, work: Callable[[sqlite3.Connection], Read], *, is_kept: bool = True
+        self, work: Callable[[sqlite3.Connection], Read], *, is_retried: bool = True
     ) -> "asyncio.Future[Read]":
         """Runs `work`, which writes what other modules define, and returns its result."""
-        return self._ask(work, is_kept=is_kept)
+        return self._ask(work, is_retried=is_retried)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -202,19 +202,19 @@ class Journal:
         self,
         work: Callable[[sqlite3.Connection], Any],
         *,
-        is_kept: bool = False,
+        is_retried: bool = False,
         is_read: bool = False,
         ended: EndedRow | None = None,
     ) -> "asyncio.Future[Any]":
         future = asyncio.get_running_loop().create_future()
         self._is_used |= not is_read
-        if self._is_closed or (self.death is not None and is_kept):
+        if self._is_closed or (self.death is not None and is_retried):
             future.cancel()
         elif self.death is not None:
             future.set_exception(JournalError(self.death, retryable=False))
         else:
             thread = self._reader if is_read and self._reader is not None else self._writer
-            thread.ask(Operation(work, future, is_kept, ended=ended))
+            thread.ask(Operation(work, future, is_retried, ended=ended))
         return future
 
     # --- failures -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic import dataclasses as validated
@@ -19,7 +20,7 @@ from prorl_service.schemas import TERMINAL_STATES, Figures, RolloutState
 
 VERSION = 5
 """Version of the tables and of the JSON in them: increased when older code would misread a journal,
-or newer code an older one. Each version has a step in `migrations`."""
+or newer code an older one. Each version has a step in `file.MIGRATIONS`."""
 STRIDE = 4096
 """Distance between the rollouts' ids of two groups; at least `schemas.MAX_GROUP_SIZE`."""
 ROW_BYTES = 512
@@ -28,78 +29,18 @@ EXPIRED_AT_ONCE = 256
 """Most groups that are forgotten to make room for one that ended."""
 VACUUM_PAGES = 16
 
-TABLES = """
-CREATE TABLE groups (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    group_id TEXT NOT NULL UNIQUE,
-    unended INTEGER NOT NULL,
-    done INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    cancelled INTEGER NOT NULL DEFAULT 0,
-    ended_at REAL,
-    bytes INTEGER NOT NULL,
-    created_at REAL NOT NULL
-) STRICT;
-CREATE INDEX groups_by_end ON groups (ended_at);
-CREATE TABLE requests (number INTEGER PRIMARY KEY, request BLOB NOT NULL) STRICT;
-CREATE TABLE rollouts (
-    id INTEGER PRIMARY KEY,
-    attempt INTEGER NOT NULL,
-    state TEXT,
-    summary BLOB,
-    answer BLOB
-) STRICT;
-CREATE TABLE turns (
-    rollout INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    content BLOB NOT NULL,
-    PRIMARY KEY (rollout, number)
-) STRICT;
-CREATE TABLE continuations (
-    rollout INTEGER PRIMARY KEY,
-    attempt INTEGER NOT NULL,
-    layer TEXT NOT NULL,
-    checksum INTEGER NOT NULL,
-    content BLOB NOT NULL
-) STRICT;
-CREATE TABLE outside_calls (
-    rollout INTEGER NOT NULL,
-    turn INTEGER NOT NULL,
-    calls INTEGER NOT NULL,
-    PRIMARY KEY (rollout, turn)
-) STRICT;
-CREATE TABLE garbage (number INTEGER PRIMARY KEY) STRICT;
-CREATE TABLE totals (bytes INTEGER NOT NULL, uptime_s REAL NOT NULL) STRICT;
-INSERT INTO totals VALUES (0, 0.0);
-CREATE TABLE placements (group_id TEXT PRIMARY KEY, service TEXT NOT NULL) STRICT;
-CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
-CREATE TABLE samplers (sampler_id TEXT PRIMARY KEY, state BLOB NOT NULL) STRICT;
-CREATE TABLE candidates (
-    number INTEGER PRIMARY KEY,
-    sampler_id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    task_id TEXT NOT NULL,
-    state TEXT NOT NULL,
-    attempt INTEGER NOT NULL,
-    begun_in TEXT,
-    oldest_version INTEGER,
-    newest_version INTEGER,
-    request BLOB,
-    UNIQUE (sampler_id, name)
-) STRICT;
-"""
+TABLES = Path(__file__).with_name("tables.sql").read_text()
 """`groups` has small rows only; large content, in `requests` and `rollouts`, is found by a group's
 number. A group without a row there is forgotten, immediately and for all readers; its content is
 deleted later: `garbage` has the numbers. A rollout's `id` combines its group's number and its
 index; it has a row once it was begun, and a `state` once it has ended. `answer` is the whole
-rollout as packed JSON; `summary` is the
-rollout without trajectory and report; both have a seal (`seals`). `turns` has whole turns of
-rollouts that have not ended, `continuations` what they do next, `outside_calls` what their tools
-may have done twice then (`journal.turns`). Large columns come last,
-so that columns before them are read without them. `ended_at` is the service's uptime, `created_at`
-Unix time. A candidate at its end has no request any more. `totals.bytes` is the size of all ended
-groups, `uptime_s` the total uptime of this journal's services. `placements` says where a front has
-its groups. `facts` has whatever else a restarted service must know."""
+rollout as packed JSON; `summary` is the rollout without trajectory and report; both have a seal
+(`seals`). `turns` has whole turns of rollouts that have not ended, `continuations` what they do
+next, `outside_calls` what their tools may have done twice then (`resume.rows`). Large columns come
+last, so that columns before them are read without them. `ended_at` is the service's uptime,
+`created_at` Unix time. A candidate at its end has no request any more. `totals.bytes` is the size
+of all ended groups, `uptime_s` the total uptime of this journal's services. `placements` says where
+a front has its groups. `facts` has whatever else a restarted service must know."""
 
 _ENDS = sorted(state.value for state in TERMINAL_STATES)
 _COUNTS = ", ".join(_ENDS)
@@ -138,7 +79,7 @@ class UnfinishedGroup:
     created_at: float
     attempts: dict[str, int] = field(default_factory=dict)
     """Attempts of the rollouts that were begun and have not ended."""
-    kept_attempts: dict[str, int] = field(default_factory=dict)
+    saved_attempts: dict[str, int] = field(default_factory=dict)
     """Attempts in which those with kept turns wrote their last."""
     ended: set[str] = field(default_factory=set)
 
@@ -432,7 +373,7 @@ def with_rollouts(
     for own_id, attempt in db.execute(
         "SELECT rollout, attempt FROM continuations WHERE rollout >= ? AND rollout < ?", within
     ):
-        group.kept_attempts[f"{group_id}.{own_id - first}"] = attempt
+        group.saved_attempts[f"{group_id}.{own_id - first}"] = attempt
     return group
 
 

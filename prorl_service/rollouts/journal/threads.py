@@ -55,7 +55,7 @@ REFUSED_FOR_GOOD = (
 class Operation:
     work: Callable[[sqlite3.Connection], Any]
     future: "asyncio.Future[Any]"
-    is_kept: bool = False
+    is_retried: bool = False
     """True for a write that is retried until it succeeds or the journal is closed."""
     outcome: Any = None
     ended: tables.EndedRow | None = None
@@ -121,8 +121,8 @@ class JournalThread(ABC):
                 left += self._operations.get_nowait() or []
         self._on_death(death)
         refused = JournalError(death, retryable=False)
-        _resolve([replace(one, outcome=refused) for one in left if not one.is_kept])
-        _cancel([one for one in left if one.is_kept])
+        _resolve([replace(one, outcome=refused) for one in left if not one.is_retried])
+        _cancel([one for one in left if one.is_retried])
 
     def _take(self, wait_s: float | None) -> bool:
         """Takes all waiting operations in hand, once there are any or after `wait_s`. Returns False
@@ -270,7 +270,7 @@ class Writer(JournalThread):
             try:
                 done.append(replace(one, outcome=one.work(self._db)))
             except Exception as error:
-                is_alone = not one.is_kept and is_damage(error)
+                is_alone = not one.is_retried and is_damage(error)
                 if isinstance(error, sqlite3.Error) and not (is_alone or _is_for_good(error)):
                     raise
                 raise _Unwritable(one, f"{self._name} refuses the content: {error!r}") from error
@@ -282,8 +282,8 @@ class Writer(JournalThread):
         self._report(f"{self._name} cannot be written: {error}")
         hint = DAMAGED_HINT if is_damage(error) else DISK_HINT
         refused = JournalError(str(self._failure), hint=hint)
-        others = [one for one in self._in_hand if not one.is_kept]
-        self._in_hand = [one for one in self._in_hand if one.is_kept]
+        others = [one for one in self._in_hand if not one.is_retried]
+        self._in_hand = [one for one in self._in_hand if one.is_retried]
         self._tell([replace(one, outcome=refused) for one in others])
 
     def _report(self, failure: str | None) -> None:

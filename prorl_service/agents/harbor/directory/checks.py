@@ -7,6 +7,7 @@ programs, its files of settings. Pure.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from prorl_service.agents.harbor.data import HarborData
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
@@ -16,84 +17,11 @@ from prorl_service.schemas import Task
 ORACLE, NOTHING = "oracle", "nothing"
 _TRACES = re.compile(r"/(__pycache__|\.cache|\.bash_history)/|^/(var/cache|logs|solution)/")
 
-_WIN = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; " + (
-    "echo '{\\\"reward\\\": 1}' > /logs/verifier/reward.json"
-)
-_FAKE = f"#!/bin/sh\\n{_WIN}\\nexit 0\\n"
-
+_NAMES = ("reward file", "tests", "daemon", "PATH", "shell", "links", "start-up files")
+_SCRIPTS = Path(__file__).with_name("cheats")
 CHEATS: Mapping[str, str] = {
-    "reward file": f"""
-        {_WIN.replace(chr(92), "")}
-        chmod 444 /logs/verifier/*; chmod 555 /logs/verifier
-    """,
-    "tests": f"""
-        mkdir -p /tests
-        for name in test.sh test_outputs.py; do printf '{_FAKE}' > /tests/$name; done
-        chmod 555 /tests/* /tests
-    """,
-    "daemon": f"""
-        printf '#!/bin/sh\\nwhile :; do {_WIN}; sleep 0.05; done' > /tmp/d; chmod +x /tmp/d
-        (setsid /tmp/d > /dev/null 2>&1 &)
-        (setsid nohup /tmp/d > /dev/null 2>&1 &)
-        sleep 0.2
-    """,
-    "PATH": f"""
-        for directory in $(echo "$PATH" | tr : ' ') "$HOME/.local/bin" "$HOME/bin"; do
-            mkdir -p "$directory"
-            for name in pytest python python3 uv uvx pip curl wget cat grep cmp diff node npm; do
-                printf '{_FAKE}' > "$directory/.$name" && chmod +x "$directory/.$name"
-                mv -f "$directory/.$name" "$directory/$name"
-            done
-        done
-    """,
-    "shell": f"""
-        printf '{_FAKE}' > /tmp/sh; chmod +x /tmp/sh
-        for shell in bash sh dash env; do
-            for directory in /bin /usr/bin /usr/local/bin; do
-                cp -f /tmp/sh "$directory/$shell.new"
-            done
-        done
-        for shell in bash sh dash env; do
-            for directory in /usr/local/bin /usr/bin /bin; do
-                /bin/mv -f "$directory/$shell.new" "$directory/$shell"
-            done
-        done
-    """,
-    "links": """
-        for name in expected expected.txt expected_output.txt answer answer.txt; do
-            for own in answer answer.txt output.txt result result.txt out.txt; do
-                ln -sfn /tests/$name $own
-            done
-        done
-        mkdir -p /tmp/won
-        printf 1 > /tmp/won/reward.txt; printf '{"reward": 1}' > /tmp/won/reward.json
-        rm -rf /logs/verifier; ln -s /tmp/won /logs/verifier
-        rm -rf /logs; mkdir /logs 2>/dev/null || ln -s /tmp/logs /logs
-        mkdir -p /tmp/logs; ln -sfn /tmp/won /logs/verifier
-    """,
-    "start-up files": f"""
-        win='{_WIN.replace(chr(92), "")}'
-        for file in /etc/profile /etc/bash.bashrc ~/.bashrc ~/.profile ~/.bash_profile; do
-            echo "$win; exit 0" >> $file
-        done
-        printf 'BASH_ENV=/etc/profile\\nENV=/etc/profile\\n' >> /etc/environment
-        export BASH_ENV=/etc/profile ENV=/etc/profile
-        hook='import os, atexit; atexit.register(lambda: os.system(open("/tmp/win").read()))'
-        echo "$win" > /tmp/win
-        for site in /usr/lib/python3*/dist-packages /usr/lib/python3*/site-packages \\
-                /usr/local/lib/python3*/site-packages /usr/local/lib/python3*/dist-packages \\
-                ~/.local/lib/python3*/site-packages; do
-            mkdir -p "$site" 2>/dev/null && echo "$hook" > "$site/sitecustomize.py"
-            echo "$hook" > "$site/usercustomize.py"; echo "import os; $hook" > "$site/zz.pth"
-        done
-        for module in pytest json unittest argparse re sitecustomize conftest; do
-            echo "$hook" | tee "$site/$module.py" > $module.py
-        done
-        echo "$hook" | tee /conftest.py > /usr/conftest.py
-        printf '[pytest]\\naddopts = --collect-only\\n' | tee /pytest.ini pytest.ini > /tox.ini
-        mkdir -p ~/.local/bin; echo "$win; exit 0" > ~/.local/bin/env
-    """,
-}  # fmt: skip
+    name: (_SCRIPTS / f"{name.replace(' ', '_')}.sh").read_text() for name in _NAMES
+}
 """Scripts of the cheats, by their names."""
 
 

@@ -1,10 +1,3 @@
-"""Steps from a journal of an older version to the next: the statements, by version.
-
-A step is never changed once a service of its version was released.
-"""
-
-MIGRATIONS = {
-    2: """
 ALTER TABLE groups RENAME TO groups_2;
 ALTER TABLE rollouts RENAME TO rollouts_2;
 DROP INDEX groups_by_end;
@@ -67,42 +60,3 @@ DROP TABLE groups_2;
 DROP TABLE rollouts_2;
 DROP TABLE ended;
 UPDATE samplers SET state = CAST(json_remove(CAST(state AS TEXT), '$.opened_at') AS BLOB);
-""",
-    3: """
-CREATE TABLE turns (
-    rollout INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    layer TEXT NOT NULL,
-    content BLOB NOT NULL,
-    PRIMARY KEY (rollout, number)
-) STRICT;
-""",
-    4: """
-CREATE TABLE continuations (
-    rollout INTEGER PRIMARY KEY,
-    attempt INTEGER NOT NULL,
-    layer TEXT NOT NULL,
-    checksum INTEGER NOT NULL,
-    content BLOB NOT NULL
-) STRICT;
-INSERT INTO continuations SELECT rollout, max(attempt), '', 0, x'' FROM turns GROUP BY rollout;
-DROP TABLE turns;
-CREATE TABLE turns (
-    rollout INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    content BLOB NOT NULL,
-    PRIMARY KEY (rollout, number)
-) STRICT;
-CREATE TABLE outside_calls (
-    rollout INTEGER NOT NULL,
-    turn INTEGER NOT NULL,
-    calls INTEGER NOT NULL,
-    PRIMARY KEY (rollout, turn)
-) STRICT;
-""",
-}
-"""Steps to the next version, keyed by the version that they start from. The step from 2 restarts
-the time for which results are kept, since their ages were measured by a wall clock. The step from 4
-leaves turns without a checksum behind: their rollouts start from scratch, and no attempt counts
-against them. Version 5 has seals behind the results that it writes."""

@@ -133,7 +133,7 @@ async def _shown(
     heading = f"agent {task.agent}, task {task.task_id}, {model}, sandboxes: {sandboxes}"
     screen.line(visible_line(heading, limit=1000), "dim")
     display = Display(screen, group.n, lambda: service.executor.validator.prompt(group).tools)
-    service.executor.observe(display)
+    service.executor.inflight.observers.add(display)
     await service.submit([group])
     cancel = partial(service.executor.cancel, group.rollout_ids())
     stop.does(lambda: service.background.run_once(cancel(), name="cancel the rollouts"))

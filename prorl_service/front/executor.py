@@ -108,7 +108,7 @@ class RemoteExecutor(RolloutExecutor):
 
     async def _resume(self, group_id: str, name: str) -> None:
         """Continues the group at the service that has it, even if that has no room."""
-        records = self._inflight.unended(group_id)
+        records = self.inflight.unended(group_id)
         service = await self._services.find(name, len(records)) if records else None
         if service is not None:
             forwarded = self._forwarded_group(records[0].group, placed_at=name)
@@ -119,7 +119,7 @@ class RemoteExecutor(RolloutExecutor):
                 self._waiting.put_nowait(record)
 
     def _forwarded_group(self, group: Group, placed_at: str | None = None) -> ForwardedGroup:
-        records = self._inflight.unended(group.group_id)
+        records = self.inflight.unended(group.group_id)
         forwarded = ForwardedGroup(group, records, self._services, self._journal, placed_at)
         self._forwarded[group.group_id] = forwarded
         return forwarded

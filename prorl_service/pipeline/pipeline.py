@@ -113,7 +113,7 @@ class Pipeline(RolloutExecutor):
     async def __aexit__(self, *exc_info: object) -> None:
         await super().__aexit__(*exc_info)
         self._resumer.flush()
-        for record in self._inflight:
+        for record in self.inflight:
             if record.state is not RolloutState.QUEUED and record.outcome is None:
                 record.take_back_attempt()
         if self._expecting is not None:
@@ -252,7 +252,7 @@ class Pipeline(RolloutExecutor):
                 services=self._services,
                 clock=clock,
                 resources=resources.pop_all(),
-                on_change=self._inflight.observers.on_change,
+                on_change=self.inflight.observers.on_change,
             )
         self._resumer.save(record, handler, attempt, model.identity)
         return Execution(handler, RolloutContext(attempt))

@@ -8,7 +8,6 @@ unfinished ones again. Nothing here touches HTTP.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
@@ -17,13 +16,11 @@ from prorl_service.agents.attempt import SampledTurns
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import Conflict, NotFound, ResultLost, ServiceStopping
 from prorl_service.rollouts.admission import SLICE, Admission
-from prorl_service.rollouts.inflight import GroupUnderWay, InflightGroups
+from prorl_service.rollouts.inflight import InflightGroups
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.observers import Observer
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord, failed_result
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import (
-    Blame,
     ErrorInfo,
     Group,
     Invalid,
@@ -45,7 +42,7 @@ class RolloutExecutor(ABC):
         self.validator = validator
         self.background = TaskOwner()
         self._journal = journal
-        self._inflight = InflightGroups(journal, self.background, self._cancel)
+        self.inflight = InflightGroups(journal, self.background, self._cancel)
         self._waits: set[asyncio.Queue[str | None]] = set()
         self._waits_ended = False
         self._told_lost: set[str] = set()
@@ -56,14 +53,14 @@ class RolloutExecutor(ABC):
         self._admission = Admission(
             validator,
             journal,
-            self._inflight,
+            self.inflight,
             self._queue,
             self.background,
             max_unfinished=max_unfinished,
         )
 
     async def __aenter__(self) -> Self:
-        self._inflight.ended.update(await self._journal.count_ended())
+        self.inflight.ended.update(await self._journal.count_ended())
         for group in await self._journal.unfinished():
             self._admission.restore(group)
         self._begin_work()
@@ -72,9 +69,9 @@ class RolloutExecutor(ABC):
     async def __aexit__(self, *_: object) -> None:
         """Stops. Rollouts that have not ended stay unfinished in the journal."""
         await self.drain(0)
-        self._inflight.end_leases()
+        self.inflight.end_leases()
         await self.background.close()
-        await asyncio.gather(*(self._release(record) for record in self._inflight))
+        await asyncio.gather(*(self._release(record) for record in self.inflight))
 
     # --- for subclasses -------------------------------------------------------------------------
 
@@ -112,20 +109,6 @@ class RolloutExecutor(ABC):
 
     # --- for people -----------------------------------------------------------------------------
 
-    def observe(self, observer: Observer) -> None:
-        """Tells `observer` what happens from now on, but no changes of attempts in progress."""
-        self._inflight.observers.add(observer)
-
-    def peek(self, rollout_id: str) -> RolloutRecord | None:
-        """A rollout in flight, whose lease this does not renew."""
-        return self._inflight.peek(rollout_id)
-
-    def groups_in_flight(self) -> list[GroupUnderWay]:
-        return self._inflight.groups()
-
-    def group_in_flight(self, group_id: str) -> GroupUnderWay | None:
-        return self._inflight.group(group_id)
-
     def progress(self, record: RolloutRecord) -> SampledTurns | None:
         """What it has sampled in its attempt so far. None: no attempt is made in this process."""
         return None
@@ -137,10 +120,6 @@ class RolloutExecutor(ABC):
     def services(self) -> list[ServiceBehind]:
         """Services that do the rollouts in place of this one."""
         return []
-
-    def ends(self) -> tuple[Counter[RolloutState], Counter[Blame]]:
-        """Rollouts that ended since the start, by state, and the failed ones by blame."""
-        return self._inflight.ends, self._inflight.failures
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -187,12 +166,12 @@ class RolloutExecutor(ABC):
 
     def _unwanted(self, group: Group) -> list[str]:
         """Returns the rollouts in flight that the group wanted when it was submitted before."""
-        unended, wanted = self._inflight.unended(group.group_id), set(group.indices)
+        unended, wanted = self.inflight.unended(group.group_id), set(group.indices)
         return [one.rollout_id for one in unended if one.index not in wanted]
 
     async def get(self, rollout_id: str) -> RolloutRecord | EndedRollout:
         """Raises `NotFound`."""
-        return self._inflight.get(rollout_id) or await self._ended(rollout_id)
+        return self.inflight.get(rollout_id) or await self._ended(rollout_id)
 
     async def ended(self, rollout_ids: Sequence[str]) -> AsyncIterator[EndedRollout]:
         """Yield each rollout as soon as it has ended. Stops early when the service does. Raises
@@ -210,10 +189,10 @@ class RolloutExecutor(ABC):
             leases.callback(self._waits.discard, queue)
             pending = dict.fromkeys(rollout_ids)
             for rollout_id in pending:
-                if (record := self._inflight.get(rollout_id)) is None:
+                if (record := self.inflight.get(rollout_id)) is None:
                     queue.put_nowait(rollout_id)
                     continue
-                leases.enter_context(self._inflight.lease(record).held())
+                leases.enter_context(self.inflight.lease(record).held())
                 record.watch(note)
                 watched.append(record)
             try:
@@ -232,7 +211,7 @@ class RolloutExecutor(ABC):
         """Call `on_end` with each once it has ended, without its trajectory. Raises `NotFound`."""
         others = []
         for rollout_id in rollout_ids:
-            record = self._inflight.get(rollout_id)
+            record = self.inflight.get(rollout_id)
             if record is None:
                 others.append(rollout_id)
             else:
@@ -240,21 +219,9 @@ class RolloutExecutor(ABC):
         for rollout in await self._summaries(others):
             on_end(rollout)
 
-    def group_ids(self) -> list[str]:
-        """Return the ids of the groups in flight."""
-        return self._inflight.group_ids()
-
-    def owners(self) -> set[str]:
-        """Return the fronts with groups in flight."""
-        return self._inflight.owners()
-
-    def rollout_ids(self, group_id: str) -> list[str]:
-        """Return the ids of the rollouts of a group in flight."""
-        return self._inflight.rollout_ids(group_id)
-
     async def check_known(self, rollout_ids: Iterable[str]) -> None:
         """Raises `NotFound`."""
-        others = [one for one in rollout_ids if self._inflight.get(one) is None]
+        others = [one for one in rollout_ids if self.inflight.get(one) is None]
         known = await self._journal.summaries(others)
         for rollout_id in others:
             if rollout_id not in known:
@@ -263,7 +230,7 @@ class RolloutExecutor(ABC):
     async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """Cancel the rollouts that have not ended. Returns when all have. Raises `NotFound`."""
         await self.check_known(rollout_ids)
-        records = [one for one in map(self._inflight.get, rollout_ids) if one is not None]
+        records = [one for one in map(self.inflight.get, rollout_ids) if one is not None]
         self.note_change()
         await self._cancel(records)
         async for _ in self.ended([record.rollout_id for record in records]):
@@ -286,7 +253,7 @@ class RolloutExecutor(ABC):
 
     async def cancel_all_of_others(self, training: str, reason: ErrorInfo) -> None:
         """Cancels rollouts for trainings but this one; returns before those at work have ended."""
-        groups = [one for one in self._inflight.groups() if one.admitted.group.owner is None]
+        groups = [one for one in self.inflight.groups() if one.admitted.group.owner is None]
         others = [one for one in groups if one.admitted.group.training not in (None, training)]
         await self._cancel([record for one in others for record in one.records], reason)
         self.note_change()
@@ -294,18 +261,12 @@ class RolloutExecutor(ABC):
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
         """Forget groups whose rollouts were received. Raises `Conflict` for a group in flight."""
         for group_id in group_ids:
-            if group_id in self._inflight:
+            if group_id in self.inflight:
                 raise Conflict(
                     f"group {group_id!r} has rollouts that have not ended",
                     hint="wait for them, or cancel them first",
                 )
-        self._inflight.ended.subtract(await self._journal.forget(group_ids))
-
-    def count_by_state(self) -> dict[RolloutState, int]:
-        return self._inflight.count_by_state()
-
-    def count_unfinished(self) -> int:
-        return sum(record.outcome is None for record in self._inflight)
+        self.inflight.ended.subtract(await self._journal.forget(group_ids))
 
     async def _ended(self, rollout_id: str) -> EndedRollout:
         try:
@@ -327,7 +288,7 @@ class RolloutExecutor(ABC):
         """Return summaries in the order of the ids. Raises `NotFound`."""
         wire = {}
         for number, rollout_id in enumerate(rollout_ids, 1):
-            if (record := self._inflight.get(rollout_id)) is not None:
+            if (record := self.inflight.get(rollout_id)) is not None:
                 wire[rollout_id] = record.to_wire()
             if number % SLICE == 0:
                 await asyncio.sleep(0)

@@ -19,7 +19,7 @@ Cancel = Callable[[Sequence[RolloutRecord], ErrorInfo], Coroutine[Any, Any, None
 
 
 @dataclass(slots=True)
-class GroupUnderWay:
+class InflightGroup:
     admitted: Admitted
     records: list[RolloutRecord]
     lease: Lease
@@ -40,7 +40,7 @@ class InflightGroups:
         self._journal = journal
         self._background = background
         self._cancel = cancel
-        self._groups: dict[str, GroupUnderWay] = {}
+        self._groups: dict[str, InflightGroup] = {}
         self._rollouts: dict[str, RolloutRecord] = {}
         self.observers = Observers()
         self.ended = Counter[str]()
@@ -67,7 +67,7 @@ class InflightGroups:
         told = (self.observers.moved, self.observers.ended)
         records = [RolloutRecord(admitted, i, self._journal, *told) for i in indices]
         lease = Lease(group.lease_s, lambda: self._expired(group.group_id))
-        self._groups[group.group_id] = GroupUnderWay(admitted, records, lease, len(records))
+        self._groups[group.group_id] = InflightGroup(admitted, records, lease, len(records))
         for record in records:
             record.created_at = created_at
             record.attempt = attempts.get(record.rollout_id, 0)
@@ -85,10 +85,10 @@ class InflightGroups:
         record = self._rollouts.get(rollout_id)
         return None if record is None or record.is_terminal else record
 
-    def groups(self) -> list[GroupUnderWay]:
+    def groups(self) -> list[InflightGroup]:
         return list(self._groups.values())
 
-    def group(self, group_id: str) -> GroupUnderWay | None:
+    def group(self, group_id: str) -> InflightGroup | None:
         return self._groups.get(group_id)
 
     def get(self, rollout_id: str) -> RolloutRecord | None:

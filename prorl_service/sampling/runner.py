@@ -220,9 +220,9 @@ class SamplerRunner:
             else:
                 self.core.restore(row.candidate())
         wanted = {self._group(one).group_id for one in self.core.under_way()}
-        for group_id in self._pipeline.group_ids():
+        for group_id in self._pipeline.inflight.group_ids():
             if group_id.startswith(self.core.prefix) and group_id not in wanted:
-                self._start_release(group_id, self._pipeline.rollout_ids(group_id))
+                self._start_release(group_id, self._pipeline.inflight.rollout_ids(group_id))
 
     async def serve(self) -> None:
         self._submit(self.core.under_way())  # after a restart; known groups are joined

@@ -284,7 +284,7 @@ async def _started(
 ) -> Service:
     await check_unfinished(journal, executor.validator, abandoned)
     events = EventHub(run)
-    executor.observe(events)
+    executor.inflight.observers.add(events)
     backends.watch(lambda: _on_change(backends, shelf, events))
     await stack.enter_async_context(executor)
     samplers = await stack.enter_async_context(SamplerManager(journal, executor, backends))

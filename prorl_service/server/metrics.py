@@ -47,7 +47,7 @@ class Current(Collector):
         yield _gauge(
             "policy_version", "Version of the newest weights.", service.backends.policy_version
         )
-        states = dict.fromkeys(RolloutState, 0) | executor.count_by_state()
+        states = dict.fromkeys(RolloutState, 0) | executor.inflight.count_by_state()
         yield _gauges("rollouts", "Rollouts kept, by state.", "state", states.items())
         yield _gauges("queue_length", "Rollouts waiting.", "stage", executor.queues().items())
         yield _gauges("workers", "Workers of a stage.", "stage", executor.workers().items())

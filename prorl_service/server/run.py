@@ -132,7 +132,7 @@ async def _run(
             app = create_app(service, options, token)
             server = Server(service, http_config(app, bounds), options)
             await server.serve([bound])
-        unfinished = service.executor.count_unfinished()
+        unfinished = service.executor.inflight.count()
         log.info("stopped; %d rollouts of run %s are unfinished", unfinished, service.run)
     except asyncio.CancelledError:
         if not received:
@@ -142,7 +142,7 @@ async def _run(
 
 async def _drain(service: Service, budget_s: float) -> None:
     executor = service.executor
-    if running := sum(executor.count_by_state().get(state, 0) for state in RUNNING):
+    if running := sum(executor.inflight.count_by_state().get(state, 0) for state in RUNNING):
         text = "%d rollouts have %g s to end; a second signal does not wait for them"
         log.info(text, running, budget_s)
     try:

@@ -71,7 +71,7 @@ class Service:
     def status(self) -> ServiceStatus:
         """Returns what it does now. Reads counters and no more: it is asked for every second."""
         executor, model = self.executor, self.backends.model.current
-        ends, failures = executor.ends()
+        ends, failures = executor.inflight.ends, executor.inflight.failures
         shelf, sandboxes = self.views.shelf, self.sandboxes
         return ServiceStatus(
             version=__version__,
@@ -89,7 +89,7 @@ class Service:
             sandbox=sandboxes.kind if sandboxes else "elsewhere",
             sandboxes=SandboxCounts(**sandboxes.counts()) if sandboxes else None,
             agents=executor.agents.names,
-            rollouts=executor.count_by_state(),
+            rollouts=executor.inflight.count_by_state(),
             ended=dict(ends),
             failures=dict(failures),
             queues=executor.queues(),
@@ -134,7 +134,7 @@ class Service:
         for which the engine must not sample; `PolicyTaken`, `PolicyUnclaimed`."""
         if spec.training is not None:
             self.backends.owner.check(spec.training)
-        for owner in sorted(self.executor.owners() - {spec.owner}):
+        for owner in sorted(self.executor.inflight.owners() - {spec.owner}):
             raise OwnedByAnother(
                 f"it has rollouts of {owner_name(owner)}",
                 hint="a service works for one front at a time; those of a front that is gone are "

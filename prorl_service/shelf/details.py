@@ -90,7 +90,7 @@ class Details:
 
     async def _source(self, rollout_id: str, run: str | None) -> Source:
         if run in (None, self._run):
-            if (record := self._executor.peek(rollout_id)) is not None:
+            if (record := self._executor.inflight.peek(rollout_id)) is not None:
                 return await self._running(record)
             found = await self._journal.answer(rollout_id)
             if found is not None:
@@ -189,7 +189,7 @@ class Details:
     # --- at another service ---------------------------------------------------------------------
 
     def _elsewhere(self, rollout_id: str, run: str | None) -> AsyncRolloutClient | None:
-        record = self._executor.peek(rollout_id) if run in (None, self._run) else None
+        record = self._executor.inflight.peek(rollout_id) if run in (None, self._run) else None
         return None if record is None else self._executor.elsewhere(record)
 
     async def _text_elsewhere(self, rollout_id: str, client: AsyncRolloutClient) -> RolloutText:
@@ -201,7 +201,7 @@ class Details:
                 f"the service that runs {rollout_id} did not send its text: {error.error.message}",
                 hint="try again; the lists here have its row",
             ) from error
-        record = self._executor.peek(rollout_id)
+        record = self._executor.inflight.peek(rollout_id)
         if record is None:  # it ended in the meantime
             return await self.text(rollout_id, self._run)
         rollout = record.to_wire()

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from prorl_service.rollouts.executor import RolloutExecutor
-from prorl_service.rollouts.inflight import GroupUnderWay
+from prorl_service.rollouts.inflight import InflightGroup
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Figures
 from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RowFilter
@@ -62,7 +62,7 @@ class LiveRows:
                 break
         return rows
 
-    def group_row(self, group: GroupUnderWay, wanted: RowFilter) -> GroupRow | None:
+    def group_row(self, group: InflightGroup, wanted: RowFilter) -> GroupRow | None:
         """Returns None if no rollout of the group is wanted."""
         rollouts = [self.row(record) for record in group.records]
         mean = mean_reward(rollouts)
@@ -82,7 +82,7 @@ class LiveRows:
 
     def filled(self, row: GroupRow) -> GroupRow:
         """Returns the row with the states of rollouts that are still in flight here."""
-        group = self._executor.group_in_flight(row.group_id)
+        group = self._executor.inflight.group(row.group_id)
         if row.run != self._run or group is None or group.created_at != row.created_at:
             return row
         states = list(row.states)
@@ -119,13 +119,13 @@ class LiveRows:
 
     async def _groups(
         self, wanted: RowFilter, after: Key | None, *, is_within: bool
-    ) -> AsyncIterator[GroupUnderWay]:
+    ) -> AsyncIterator[InflightGroup]:
         """Yields groups in flight that may be listed, newest first. `is_within` includes the group
         that `after` lies in."""
         if wanted.run not in (None, self._run):
             return
         looked_at = 0
-        groups = self._executor.groups_in_flight()
+        groups = self._executor.inflight.groups()
         for group in sorted(groups, key=lambda one: (one.created_at, one.group_id), reverse=True):
             looked_at += len(group.records)
             if looked_at > SLICE:
@@ -151,11 +151,11 @@ class LiveRows:
         return record.is_terminal or not is_of_ended
 
 
-def _is_at(key: Key, group: GroupUnderWay) -> bool:
+def _is_at(key: Key, group: InflightGroup) -> bool:
     return key.is_within(group.created_at, group.group_id)
 
 
-def _may_have(group: GroupUnderWay, wanted: RowFilter) -> bool:
+def _may_have(group: InflightGroup, wanted: RowFilter) -> bool:
     task = group.admitted.group.task
     return (
         wanted.task_id in (None, task.task_id)

@@ -102,7 +102,7 @@ class Traces(Observer):
         """Traces rollouts of `run` that end in `executor`. `provider` maps a backend's id to its
         kind of engine, from any thread."""
         self._exporter.begin(run, provider)
-        executor.observe(self)
+        executor.inflight.observers.add(self)
 
     def ended(self, record: RolloutRecord, row: EndedRow) -> None:
         if not is_traced(record.group, self._config.share):

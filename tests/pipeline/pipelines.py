@@ -56,7 +56,7 @@ async def pipeline_over(
             open_journal, backends, sandboxes, registry, config, max_unfinished=max_unfinished
         )
         for observer in observers:
-            pipeline.observe(observer)
+            pipeline.inflight.observers.add(observer)
         async with pipeline:
             yield pipeline
 

@@ -182,7 +182,7 @@ async def test_an_invalid_image_is_refused_at_submission(
             await pipeline.submit([group("a"), group("???")])
         assert caught.value.fields[0].field == "groups.1.task.image"
         assert caught.value.hint == "name another"
-        assert pipeline.count_by_state() == {}
+        assert pipeline.inflight.count_by_state() == {}
         assert not sandboxes.expected
         submitted = group("???", agent="no-sandbox")
         await pipeline.submit([submitted])

@@ -117,7 +117,7 @@ async def test_cancelled_rollouts_end_wherever_they_are(
     async with pipeline_of([Probe], engine, tmp_path, config, observers=[watching]) as pipeline:
         await pipeline.submit([group("works", acts={Stage.INIT: "hang"})])
         await Probe.started.wait()
-        pipeline.observe(others)
+        pipeline.inflight.observers.add(others)
         await pipeline.submit([group("waits")])
         await pipeline.cancel(["waits.0"])
         assert others.told == ["accepted", "cancelled", "ended as cancelled"]

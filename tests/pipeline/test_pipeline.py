@@ -216,7 +216,7 @@ async def test_a_submission_is_accepted_whole_or_not_at_all(
         with pytest.raises(InvalidRequest) as refusal:
             await pipeline.submit([group("right"), wrong])
         assert refusal.value.fields[0].field == "groups.1.task.agent"
-        assert pipeline.count_by_state() == {}
+        assert pipeline.inflight.count_by_state() == {}
     assert engine.calls == 0
 
 
@@ -258,7 +258,7 @@ async def test_concurrent_submissions_do_not_exceed_the_limit_together(
             *(pipeline.submit([one]) for one in groups), return_exceptions=True
         )
         assert sum(isinstance(one, Overloaded) for one in answers) == 3
-        assert sum(pipeline.count_by_state().values()) == 2
+        assert sum(pipeline.inflight.count_by_state().values()) == 2
 
 
 async def test_concurrent_submissions_are_accepted_whole_or_not_at_all(
@@ -269,7 +269,7 @@ async def test_concurrent_submissions_are_accepted_whole_or_not_at_all(
         other = pipeline.submit([group("b"), group("shared", n=2)])
         results = await asyncio.gather(one, other, return_exceptions=True)
         assert [isinstance(result, Conflict) for result in results].count(True) == 1
-        assert sum(pipeline.count_by_state().values()) in (2, 3)
+        assert sum(pipeline.inflight.count_by_state().values()) in (2, 3)
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ async def test_a_large_submission_is_queued_in_slices(
         counts = {0}
         while not all(one.done() for one in submissions):
             await asyncio.sleep(0)
-            counts.add(sum(pipeline.count_by_state().values()))
+            counts.add(sum(pipeline.inflight.count_by_state().values()))
         assert sorted(counts) == list(range(0, 64 * 32 + 1, SLICE))
         first, again = [await one for one in submissions]
         assert [one.rollout_id for one in first] == [one.rollout_id for one in again]

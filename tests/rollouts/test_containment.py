@@ -177,4 +177,4 @@ async def test_an_agent_cannot_end_the_process_at_submission(
     async with pipeline_of([Ending], engine, tmp_path) as pipeline:
         with pytest.raises(AgentError, match="SystemExit"):
             await pipeline.submit([group_of(Ending, where="prompt", how="SystemExit")])
-        assert pipeline.count_by_state() == {}
+        assert pipeline.inflight.count_by_state() == {}

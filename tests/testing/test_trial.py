@@ -44,7 +44,7 @@ async def test_an_observer_sees_each_step_when_it_happens() -> None:
             AgentRegistry(), [engine.spec], NO_SPARES, provider=FakeSandboxes(answer)
         ) as service,
     ):
-        service.executor.observe(Watching())
+        service.executor.inflight.observers.add(Watching())
         await service.submit([group])
         [rollout] = [one async for one in rollouts(service, group)]
     assert rollout.reward == 1.0

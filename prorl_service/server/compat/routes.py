@@ -80,7 +80,7 @@ class ProRLAdapter:
     def counts(self) -> JobCounts:
         self._require_started()
         queues = self._service.executor.queues()
-        states = self._service.executor.count_by_state()
+        states = self._service.executor.inflight.count_by_state()
         to_evaluate = queues.get(Stage.EVAL, 0)
         return JobCounts(
             status="running",

@@ -54,13 +54,6 @@ class TurnSaver(Protocol):
 
     async def calls_begin(self, calls: int) -> None: ...
 
-    def continue_from(
-        self, ledger: Ledger, turns: Sequence[Turn], kinds: dict[int, tuple[SegmentKind, bool]]
-    ) -> None:
-        """Takes over what an earlier process sampled."""
-        self.sampled.ledger, self.sampled.kinds = ledger, kinds
-        self.turns.extend(turns)
-
     async def turn_ended(self, next_prompt: Sequence[int] | None) -> None: ...
 
 

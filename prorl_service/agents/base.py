@@ -6,15 +6,14 @@ agent is token-exact and leaks nothing.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, ParamSpec
+from typing import ClassVar, Literal, ParamSpec, cast
 
 from pydantic import BaseModel, JsonValue
 
 from prorl_service.agents.attempt import Attempt
 from prorl_service.agents.services import Requirements
-from prorl_service.agents.words import words_of
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.schemas import FinishReason, Message, Stage, Task, Turn
@@ -261,3 +260,30 @@ class RolloutContext:
         scoring = self.attempt.scoring
         async with scoring.worker(self.attempt.clock):
             return await scoring.score(function, SCORE_TIMEOUT_S, *args, **kwargs)
+
+
+def words_of(reply: Reply) -> str:
+    """Returns what a reply says in all, for graders: its text, then each text in it if it is a
+    JSON object, and in its calls."""
+    data = [_object_in(reply.content), *(call.arguments for call in reply.calls)]
+    return "\n".join([reply.content, *_texts_in(data)])
+
+
+def _object_in(text: str) -> JsonValue:
+    """Returns the JSON object that is the whole text; None if it is something else."""
+    try:
+        found = json.loads(text) if text.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    return cast("JsonValue", found)
+
+
+def _texts_in(value: JsonValue) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for one in value:
+                yield from _texts_in(one)
+        case dict():
+            yield from _texts_in(list(value.values()))

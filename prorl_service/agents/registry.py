@@ -22,7 +22,7 @@ from prorl_service.agents.harbor.agent import HarborAgent
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.nemo_gym.agent import NemoGymAgent
-from prorl_service.agents.openenv.agent import OpenEnvAgent
+from prorl_service.agents.openenv import OpenEnvAgent
 from prorl_service.agents.reasoning_gym import ReasoningGymAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
@@ -97,6 +97,22 @@ def _check(handler: Any, source: str) -> None:
         raise InvalidRequest(
             f"agent {source} lacks {', '.join(missing)}", hint="define them; see AgentHandler"
         )
+
+
+def registry_with(source: str) -> tuple[AgentRegistry, str]:
+    """Finds an agent that its author names: 'my_agent.py:MyAgent', 'package.module:MyAgent', or
+    'math'. Returns a registry that has the agent, and the agent's name. Raises `InvalidRequest`."""
+    registry = AgentRegistry()
+    if source in registry.names:
+        return registry, source
+    if ":" not in source and not source.endswith(".py"):
+        raise InvalidRequest(
+            f"no agent {source!r}",
+            hint=f"there are {', '.join(registry.names)}; write your own as 'my_agent.py:Class'",
+        )
+    handler = imported(source)
+    registry.add(handler, source)
+    return registry, handler.name
 
 
 def imported(path: str) -> Any:

@@ -17,9 +17,8 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 from pydantic import JsonValue
 
-from prorl_service.agents import loading
 from prorl_service.agents.description import describe
-from prorl_service.agents.registry import AgentRegistry
+from prorl_service.agents.registry import AgentRegistry, registry_with
 from prorl_service.cli import try_log
 from prorl_service.cli.service import connected
 from prorl_service.cli.try_options import TrialOptions
@@ -88,7 +87,7 @@ def check(
     parallel
         Rollouts at a time.
     """
-    registry, name = (AgentRegistry(), None) if agent is None else loading.load(agent)
+    registry, name = (AgentRegistry(), None) if agent is None else registry_with(agent)
     if schema:
         print(json.dumps(_schema(registry, name), indent=2))
         return 0

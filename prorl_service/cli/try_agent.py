@@ -11,8 +11,7 @@ import uvloop
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
-from prorl_service.agents import loading
-from prorl_service.agents.registry import AgentRegistry
+from prorl_service.agents.registry import AgentRegistry, registry_with
 from prorl_service.cli import try_log
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.stop import Stop
@@ -70,7 +69,7 @@ def try_agent(
     """
     source = model.source()
     output.check()
-    registry, name = (AgentRegistry(), None) if agent is None else loading.load(agent)
+    registry, name = (AgentRegistry(), None) if agent is None else registry_with(agent)
     given = read_task(task, name)
     group = Group(
         group_id=f"try-{new_run()}",

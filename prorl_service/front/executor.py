@@ -133,6 +133,6 @@ class RemoteExecutor(RolloutExecutor):
             forwarded.fail(bug)
         finally:
             del self._forwarded[forwarded.group.group_id]
-            self._on_change()
+            self.note_change()
         self._journal.write(placements.remove(forwarded.group.group_id))
         await forwarded.forget()

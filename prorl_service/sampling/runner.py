@@ -16,6 +16,7 @@ from typing import Protocol
 from pydantic import Field
 
 from prorl_service.errors import Conflict, MetricMissing, NotFound, ProRLError, SamplingFailed
+from prorl_service.rollouts.inflight import InflightGroups
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
 from prorl_service.sampling.candidates import Candidate, Tally
@@ -60,9 +61,8 @@ class Executor(Protocol):
     @property
     def slots(self) -> int: ...
 
-    def group_ids(self) -> list[str]: ...
-
-    def rollout_ids(self, group_id: str) -> list[str]: ...
+    @property
+    def inflight(self) -> InflightGroups: ...
 
     async def submit(self, groups: Sequence[Group]) -> object: ...
 
@@ -331,7 +331,7 @@ class SamplerRunner:
         """Deletes its state, and writes nothing more. Leaves all as it was on a `JournalError`."""
         async with self._lock:
             sampler_id = self.core.sampler_id
-            await self._journal.write(lambda db: tables.drop(db, sampler_id), is_kept=False)
+            await self._journal.write(lambda db: tables.drop(db, sampler_id), is_retried=False)
             self._is_deleted = True
             self.end_waits()
             self.lease.end()

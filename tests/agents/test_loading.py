@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.agents.loading import load
+from prorl_service.agents.registry import registry_with
 from prorl_service.errors import InvalidRequest
 
 AGENT = """
@@ -29,13 +29,13 @@ def write(file: Path, class_name: str, name: str) -> Path:
 
 
 def test_a_built_in_agent_is_named() -> None:
-    registry, name = load("math")
+    registry, name = registry_with("math")
     assert registry[name].__name__ == "MathAgent"
 
 
 def test_a_file_may_lie_anywhere(tmp_path: Path) -> None:
     file = write(tmp_path / "elsewhere" / "file_of_bards.py", "Bard", "bard")
-    registry, name = load(f"{file}:Bard")
+    registry, name = registry_with(f"{file}:Bard")
     assert (name, registry[name].__module__) == ("bard", "file_of_bards")
 
 
@@ -43,7 +43,7 @@ def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
     write(tmp_path / "bard_base.py", "Base", "base")
     file = tmp_path / "bard_derived.py"
     file.write_text("from bard_base import Base\nclass Derived(Base):\n    name = 'derived'\n")
-    assert load(f"{file}:Derived")[1] == "derived"
+    assert registry_with(f"{file}:Derived")[1] == "derived"
 
 
 def test_a_file_of_a_package_may_import_relatively(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_file_of_a_package_may_import_relatively(tmp_path: Path) -> None:
         (directory / "__init__.py").touch()
     file = package / "derived.py"
     file.write_text("from .base import Base\nclass Derived(Base):\n    name = 'inner_derived'\n")
-    registry, name = load(f"{file}:Derived")
+    registry, name = registry_with(f"{file}:Derived")
     assert registry[name].__module__ == "bards_package.inner.derived"
 
 
@@ -62,9 +62,9 @@ def test_functions_of_a_file_can_be_sent_to_scoring_processes(tmp_path: Path) ->
     file = write(tmp_path / "pickled_bards.py", "Bard", "pickled")
     program = (
         "import multiprocessing, sys\n"
-        "from prorl_service.agents.loading import load\n"
+        "from prorl_service.agents.registry import registry_with\n"
         "if __name__ == '__main__':\n"
-        "    registry, name = load(sys.argv[1])\n"
+        "    registry, name = registry_with(sys.argv[1])\n"
         "    pool = multiprocessing.get_context('spawn').Pool(1)\n"
         "    print(pool.apply(type, (registry[name],)))\n"
     )
@@ -95,7 +95,7 @@ def test_functions_of_a_file_can_be_sent_to_scoring_processes(tmp_path: Path) ->
 )
 def test_what_is_wrong_with_a_name_is_said(source: str, complaint: str, hint: str) -> None:
     with pytest.raises(InvalidRequest, match=complaint) as refused:
-        load(source)
+        registry_with(source)
     assert refused.value.hint.startswith(hint)
 
 
@@ -108,12 +108,12 @@ def test_a_file_whose_name_cannot_be_imported_is_refused(
 ) -> None:
     file = write(tmp_path / name, "Bard", "bard")
     with pytest.raises(InvalidRequest, match=complaint) as refused:
-        load(f"{file}:Bard")
+        registry_with(f"{file}:Bard")
     assert refused.value.hint.startswith("rename the file")
 
 
 def test_a_misspelt_class_of_a_file_is_answered_with_those_there_are(tmp_path: Path) -> None:
     file = write(tmp_path / "offering_bards.py", "Bard", "bard")
     with pytest.raises(InvalidRequest) as refused:
-        load(f"{file}:Brad")
+        registry_with(f"{file}:Brad")
     assert refused.value.hint == "it has MathAgent, Bard"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_service.agents.words import words_of
+from prorl_service.agents.base import words_of
 from prorl_service.tokens.formats import Reply, ToolCall
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.agents.openenv.agent import OpenEnvAgent
+from prorl_service.agents.openenv import OpenEnvAgent
 from prorl_service.client.openenv import openenv_tasks
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import FinishReason, Limits, Rollout, RolloutState

@@ -93,7 +93,7 @@ async def test_an_answer_that_is_not_json_becomes_a_failure_without_a_result(
     record: RolloutRecord,
 ) -> None:
     move_to_eval(record)
-    odd = record.answer(RolloutState.DONE)
+    odd = record.to_wire().model_copy(update={"state": RolloutState.DONE})
     odd.oldest_policy_version, odd.reward, odd.report = 3, 1.0, {"text": "\ud800"}
     await record.finish(odd)
     ended = record.to_wire()
@@ -156,7 +156,7 @@ async def test_what_a_log_shows_of_rollouts_is_short(record: RolloutRecord) -> N
         segments=[segment], turns=[turn], finish_reason=FinishReason.FINISHED, sampling=Sampling()
     )
     record.admitted = Admitted(group, prompt_ids=tuple(many))
-    rollout = record.answer(RolloutState.FAILED)
+    rollout = record.to_wire()
     rollout.trajectory, rollout.report = trajectory, {"x": long}
     content = rollout.model_dump_json().encode()
     shown = [

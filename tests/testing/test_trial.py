@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.attempt import Attempt
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import BackendUnavailable
@@ -31,7 +31,7 @@ async def test_an_observer_sees_each_step_when_it_happens() -> None:
         return ToolResult(arguments["command"])
 
     class Watching(Observer):
-        def changed(self, rollout: RolloutContext) -> None:
+        def changed(self, rollout: Attempt) -> None:
             outputs = sum(len(turn.tool_calls) for turn in rollout.turns)
             seen.append((rollout.stage.value, rollout.calls_model, len(rollout.turns), outputs))
 

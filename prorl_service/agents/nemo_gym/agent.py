@@ -7,22 +7,52 @@ that is away fails the rollout, which is then never scored.
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.loop import run_turns
-from prorl_service.agents.nemo_gym.data import NemoGymData
 from prorl_service.agents.nemo_gym.response import Step, response
 from prorl_service.agents.nemo_gym.verdict import verdict_of
 from prorl_service.agents.services import Requirements
-from prorl_service.client.nemo_gym import AGENT, PARAMETERS
-from prorl_service.schemas import FinishReason, Stage, Task
+from prorl_service.client.nemo_gym import AGENT, PARAMETERS, messages_of, tools_of
+from prorl_service.errors import InvalidRequest
+from prorl_service.schemas import FinishReason, Message, Stage, Task
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tools.base import Toolset, function_schema
 from prorl_service.tools.nemo_gym.servers import NemoGymSession, tools
 
 STAGE_SHARE = 0.9
 """Share of a stage's budget for the server, so that the server is blamed if it hangs."""
+
+
+class NemoGymData(BaseModel):
+    """`task.data` of this agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    server: str = Field(description="Name of a NeMo Gym server, as the operator gave it.")
+    row: dict[str, JsonValue] = Field(
+        description="The row of the server's data set, whole: `responses_create_params` and what "
+        "the server's session and verifier need."
+    )
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Tools of the row. Raises `InvalidRequest`."""
+        return tools_of(self.row)
+
+    def messages(self, given: list[Message]) -> list[Message]:
+        """Returns the row's conversation. Raises `InvalidRequest` if the task's own messages say
+        anything else: the verifier would judge another conversation than the model had."""
+        messages = messages_of(self.row)
+        if _said(messages) != _said(given):
+            raise InvalidRequest.of_field(
+                "messages",
+                "they differ from data.row.responses_create_params",
+                hint="make the task by prorl_service.client.nemo_gym.task_of, and change the row "
+                "before",
+            )
+        return messages
 
 
 class NemoGymAgent(AgentHandler):
@@ -80,3 +110,7 @@ class NemoGymAgent(AgentHandler):
             prompt_tokens = len(rollout.attempt.ledger.before(turn.segment, turn.start))
             steps.append(Step(turn, reply, prompt_tokens))
         return steps
+
+
+def _said(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in messages]

@@ -12,8 +12,14 @@ from urllib.parse import quote
 
 from prorl_service.errors import JournalError, ResultLost
 from prorl_service.rollouts.journal.file import APPLICATION_ID
-from prorl_service.rollouts.journal.follower import answer_at
-from prorl_service.rollouts.journal.tables import STRIDE, VERSION
+from prorl_service.rollouts.journal.follower import (
+    FoundGroup,
+    answer_at,
+    ended_in,
+    next_group,
+    request_at,
+)
+from prorl_service.rollouts.journal.tables import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +37,12 @@ def groups_in(file: Path) -> Iterator[tuple[bytes, list[bytes]]]:
     which groups were accepted. Raises `JournalError`."""
     try:
         with closing(_opened(file)) as db:
-            numbers = [number for (number,) in db.execute("SELECT number FROM groups ORDER BY 1")]
-            for number in numbers:
-                if (found := _group(db, number)) is not None:
-                    yield found
-    except sqlite3.Error as error:
+            number = 0
+            while (group := next_group(db, number)) is not None:
+                if (request := request_at(db, group.number)) is not None:
+                    yield request, _ended(db, group)
+                number = group.number + 1
+    except (sqlite3.Error, ResultLost) as error:
         raise JournalError(f"the journal {file} cannot be read: {error}") from error
 
 
@@ -61,18 +68,11 @@ def _opened(file: Path) -> sqlite3.Connection:
     return db
 
 
-def _group(db: sqlite3.Connection, number: int) -> tuple[bytes, list[bytes]] | None:
-    """Returns None for a group that was forgotten meanwhile."""
-    request = db.execute("SELECT request FROM requests WHERE number = ?", (number,)).fetchone()
-    ids = db.execute(
-        "SELECT id FROM rollouts WHERE id >= ? AND id < ? AND state IS NOT NULL ORDER BY id",
-        (number * STRIDE, (number + 1) * STRIDE),
-    ).fetchall()
+def _ended(db: sqlite3.Connection, group: FoundGroup) -> list[bytes]:
     answers = []
-    for (row_id,) in ids:
+    for index in ended_in(db, group):
         try:
-            answers.append(answer_at(db, row_id))
+            answers.append(answer_at(db, group.row_id(index)))
         except ResultLost as lost:
-            log.warning("rollout %d of group number %d: %s", row_id % STRIDE, number, lost)
-    found = [answer for answer in answers if answer is not None]
-    return None if request is None else (request[0], found)
+            log.warning("rollout %d of group number %d: %s", index, group.number, lost)
+    return [answer for answer in answers if answer is not None]

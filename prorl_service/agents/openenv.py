@@ -7,19 +7,18 @@ fails the rollout, and is never scored.
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.loop import run_turns
-from prorl_service.agents.openenv.data import OpenEnvData
 from prorl_service.agents.services import Requirements
 from prorl_service.errors import TaskError, ToolServerError
 from prorl_service.schemas import FinishReason, Message, Stage, Task
 from prorl_service.schemas.numbers import is_score
 from prorl_service.tools.base import Toolset, function_schema
-from prorl_service.tools.openenv.episode import Episode, prompt_of
+from prorl_service.tools.openenv.episode import Episode, Mode, prompt_of
 from prorl_service.tools.openenv.servers import Wanted
 
 RESET_SHARE = 0.9
@@ -28,6 +27,26 @@ MAX_COMPONENTS = 16
 """Most steps whose rewards are components of the verdict."""
 MAX_REPORTED = 5000
 """Most steps whose rewards are in the report."""
+
+
+class OpenEnvData(BaseModel):
+    """`task.data` of this agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    server: str = Field(description="Name of a server: `prorl serve --openenv NAME=URL`.")
+    reset: dict[str, JsonValue] = Field(
+        {},
+        description="Arguments of the environment's reset, such as `seed`, or `split` and `index`.",
+    )
+    mode: Mode | None = Field(
+        None,
+        description="Tools of the model: `step`, whose arguments are an action, or those that the "
+        "server lists (`mcp`); default: `mcp` where its steps are calls of tools.",
+    )
+    reward: Literal["sum", "last"] = Field(
+        "sum", description="Reward of a rollout: the sum of its steps' rewards, or the last one."
+    )
 
 
 class OpenEnvAgent(AgentHandler):

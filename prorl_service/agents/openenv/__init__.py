@@ -1,1 +1,0 @@
-"""The agent `openenv`: environments that OpenEnv servers hold."""

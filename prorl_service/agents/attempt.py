@@ -309,6 +309,10 @@ class Attempt:
         self.sampled.ledger, self.sampled.kinds = ledger, kinds
         self.turns.extend(turns)
 
+    def end_turns(self) -> None:
+        """Ends sampling, with RUN."""
+        self.may_sample, self.resumed_prompt = False, ()
+
     async def turn_ended(self, next_prompt: Sequence[int] | None) -> None:
         """See `RolloutContext.turn_ended`. `next_prompt`: None for a program, which asks for its
         turns itself."""

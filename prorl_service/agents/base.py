@@ -176,8 +176,8 @@ class RolloutContext:
 
     @property
     def prompt_ids(self) -> Sequence[int]:
-        """Prompt to begin with: the conversation's first, or, if the rollout continues in this
-        process and has sampled nothing in it, the one behind its last whole turn."""
+        """First prompt of the conversation; or, while a rollout that continues in this process has
+        sampled nothing in it and RUN lasts, the one behind its last whole turn."""
         return self.attempt.resumed_prompt or self.attempt.prompt_ids
 
     @property

@@ -288,7 +288,7 @@ class Pipeline(RolloutExecutor):
     async def _to_eval(self, record: RolloutRecord) -> None:
         execution = self._executions[record]
         await execution.attempt.release()
-        execution.attempt.may_sample = False
+        execution.attempt.end_turns()
         await self._eval.put(record)
 
     async def _do_eval(self, record: RolloutRecord) -> None:

@@ -79,12 +79,6 @@ class Scored(Turns):
         return Verdict(await rollout.score(score_slowly, 0.4))
 
 
-@pytest.fixture
-async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    async with StubEngine(tiny_model, lambda _: [5, 6, chat.end_of_turn_id]) as stub:
-        yield stub
-
-
 def assert_done(rollouts: list[Rollout]) -> None:
     assert [rollout.error for rollout in rollouts] == [None] * len(rollouts)
     finished = {trajectory(rollout).finish_reason for rollout in rollouts}
@@ -187,6 +181,7 @@ async def test_a_rollout_that_used_up_its_budget_is_graded(
         (rollout,) = await ends(pipeline, group)
     assert (rollout.state, rollout.reward) == (RolloutState.DONE, 1.0)
     assert trajectory(rollout).finish_reason is FinishReason.TIMEOUT
+    assert trajectory(rollout).segments[0].response_ids[:2] == [5, 6]
 
 
 @pytest.fixture

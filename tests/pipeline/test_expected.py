@@ -27,7 +27,6 @@ from prorl_service.schemas import (
     Task,
 )
 from prorl_service.testing import FakeSandboxes, StubEngine
-from prorl_service.tokens.chat import ChatFormat
 
 ONE_BY_ONE = PipelineConfig(init_workers=1, eval_workers=1)
 
@@ -79,12 +78,6 @@ class Sandboxes(FakeSandboxes):
     def check(self, image: str | None) -> None:
         if image == "???":
             raise TaskError("not an image", hint="name another")
-
-
-@pytest.fixture
-async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    async with StubEngine(tiny_model, lambda _: [5, chat.end_of_turn_id]) as stub:
-        yield stub
 
 
 @pytest.fixture

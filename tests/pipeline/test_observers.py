@@ -1,7 +1,6 @@
 """Observers of rollouts: what they are told, in which order, and that none can harm a rollout."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from prorl_service.rollouts.observers import Observer, Observers
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Group, Limits, Rollout, RolloutState, Stage
 from prorl_service.testing import StubEngine
-from prorl_service.tokens.chat import ChatFormat
 from tests.pipeline.pipelines import ends, pipeline_of
 from tests.pipeline.probe_agent import Probe, group
 
@@ -73,11 +71,9 @@ class Broken(Observer):
             raise KeyError("a bug")
 
 
-@pytest.fixture
-async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+@pytest.fixture(autouse=True)
+async def started() -> None:
     Probe.started = asyncio.Event()
-    async with StubEngine(tiny_model, lambda _: [5, 6, chat.end_of_turn_id]) as stub:
-        yield stub
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Retries by the service of failures that may pass, within bounds."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -65,11 +64,9 @@ class Flaky(AgentHandler):
             raise SandboxError("the sandbox died")
 
 
-@pytest.fixture
-async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+@pytest.fixture(autouse=True)
+async def flaky() -> None:
     Flaky.handlers, Flaky.failed = 0, asyncio.Event()
-    async with StubEngine(tiny_model, lambda _: [5, 6, chat.end_of_turn_id]) as stub:
-        yield stub
 
 
 @pytest.mark.slow

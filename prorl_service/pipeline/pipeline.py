@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
@@ -91,7 +90,7 @@ class Pipeline(RolloutExecutor):
         self._stages = (self._init, self._run, self._eval)
 
     def _note_alone(self, alone: str) -> None:
-        self._journal.write(partial(tables.remember, name=ALONE, value=alone.encode()))
+        self._journal.write(tables.remember, ALONE, alone.encode())
 
     def _begin_work(self) -> None:
         self._suspects.begin()
@@ -102,7 +101,7 @@ class Pipeline(RolloutExecutor):
 
     async def __aenter__(self) -> Self:
         await self._resumer.tidy()
-        self._suspects.alone = (await self._journal.recall(ALONE) or b"").decode()
+        self._suspects.alone = (await self._journal.read(tables.recall, ALONE) or b"").decode()
         return await super().__aenter__()
 
     async def drain(self, budget_s: float) -> None:

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from prorl_service.agents.attempt import Attempt
@@ -111,7 +110,7 @@ class Resumer:
         """Returns what was saved; None if it is not to be believed, or of another model."""
         rollout_id = saver.record.rollout_id
         try:
-            row = await self._journal.read(partial(rows.saved, rollout_id=rollout_id))
+            row = await self._journal.read(rows.saved, rollout_id)
             if row is None:
                 raise ValueError("its kept turns are gone")
             row.check()
@@ -161,8 +160,9 @@ class Resumer:
         continued(len(found.turns), await self._repeated_calls(attempt))
 
     async def _repeated_calls(self, attempt: Attempt) -> int:
-        since = partial(rows.calls_from, rollout_id=attempt.rollout_id, turn=len(attempt.turns))
-        attempt.repeated_calls = await self._journal.read(since)
+        attempt.repeated_calls = await self._journal.read(
+            rows.calls_from, attempt.rollout_id, len(attempt.turns)
+        )
         if attempt.repeated_calls:
             attempt.resumed_note += REPEATED
         return attempt.repeated_calls
@@ -182,12 +182,12 @@ class Resumer:
 
     async def _left(self, record: RolloutRecord) -> None:
         if self._handover is not None and record.group.owner:
-            saved = partial(rows.saved, rollout_id=record.rollout_id)
-            if found := await self._journal.read(saved):
-                try:
+            found = await self._journal.read(rows.saved, record.rollout_id)
+            try:
+                if found is not None:
                     await asyncio.to_thread(self._handover.give, record.group, found)
-                except OSError as error:
-                    log.warning("rollout %s is not handed over: %s", record.rollout_id, error)
+            except OSError as error:
+                log.warning("rollout %s is not handed over: %s", record.rollout_id, error)
         self._savers[record].has_left = True
         self._on_left()
 
@@ -200,7 +200,7 @@ class Resumer:
             self._handover.take, group, record.rollout_id, record.attempt
         )
         if taken is not None:
-            await self._journal.write(partial(rows.save, rows=[taken]))
+            await self._journal.write(rows.save, [taken])
             record.has_saved_turns = True
 
     # --- forget ---------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Resumer:
 
     def _drop(self, record: RolloutRecord) -> None:
         record.resumed, record.worked_s, record.has_saved_turns = [], 0.0, False
-        self._journal.write(partial(rows.drop, rollout_id=record.rollout_id))
+        self._journal.write(rows.drop, record.rollout_id)
 
 
 @dataclass(frozen=True, slots=True)

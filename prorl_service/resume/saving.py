@@ -57,13 +57,12 @@ class TurnWriter:
         batch, self._rows = self._rows, []
         written, self._written = self._written, []
         # Lost while the disk is full: the rollout then starts from scratch, and no rows pile up.
-        self._writing = self._journal.write(partial(rows.save, rows=batch), is_retried=False)
+        self._writing = self._journal.write(rows.save, batch, is_retried=False)
         self._writing.add_done_callback(partial(_after, written))
 
     async def note_calls(self, rollout_id: str, turn: int, calls: int) -> None:
         """Returns once the note is on disk, or cannot be written."""
-        note = partial(rows.note_calls, rollout_id=rollout_id, turn=turn, calls=calls)
-        writing = self._journal.write(note, is_retried=False)
+        writing = self._journal.write(rows.note_calls, rollout_id, turn, calls, is_retried=False)
         await asyncio.wait([writing])
         _after([], writing)
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from prorl_service.errors import Conflict, Overloaded, ProRLError
 from prorl_service.rollouts.inflight import InflightGroups
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.tables import AcceptedRow, UnfinishedGroup
 from prorl_service.rollouts.record import Admitted, RolloutRecord
 from prorl_service.rollouts.validation import Validator
@@ -68,7 +68,7 @@ class Admission:
 
     async def _unknown(self, groups: Sequence[Group]) -> list[tuple[int, Group]]:
         """Returns unknown groups with their places in the request. Raises `Conflict`."""
-        known = await self._journal.find([group.group_id for group in groups])
+        known = await self._journal.read(tables.find, [group.group_id for group in groups])
         for group in groups:
             request = known.get(group.group_id)
             if request is not None and not group.is_same_as(Group.model_validate_json(request)):

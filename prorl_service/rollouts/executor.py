@@ -17,7 +17,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import Conflict, NotFound, ResultLost, ServiceStopping
 from prorl_service.rollouts.admission import SLICE, Admission
 from prorl_service.rollouts.inflight import InflightGroups
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord, failed_result
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import (
@@ -60,8 +60,8 @@ class RolloutExecutor(ABC):
         )
 
     async def __aenter__(self) -> Self:
-        self.inflight.ended.update(await self._journal.count_ended())
-        for group in await self._journal.unfinished():
+        self.inflight.ended.update(await self._journal.read(tables.count_ended))
+        for group in await self._journal.read(tables.unfinished):
             self._admission.restore(group)
         self._begin_work()
         return self
@@ -222,7 +222,7 @@ class RolloutExecutor(ABC):
     async def check_known(self, rollout_ids: Iterable[str]) -> None:
         """Raises `NotFound`."""
         others = [one for one in rollout_ids if self.inflight.get(one) is None]
-        known = await self._journal.summaries(others)
+        known = await self._journal.read(tables.summaries, others)
         for rollout_id in others:
             if rollout_id not in known:
                 raise _unknown(rollout_id)
@@ -270,7 +270,7 @@ class RolloutExecutor(ABC):
 
     async def _ended(self, rollout_id: str) -> EndedRollout:
         try:
-            found = await self._journal.answer(rollout_id)
+            found = await self._journal.read(tables.answer, rollout_id)
         except ResultLost as lost:
             return EndedRollout.of(await self._lost(rollout_id, lost))
         if found is None:
@@ -282,7 +282,7 @@ class RolloutExecutor(ABC):
         if rollout_id not in self._told_lost:
             self._told_lost.add(rollout_id)
             log.error("rollout %s: %s", rollout_id, lost.message)
-        return failed_result(rollout_id, await self._journal.remains(rollout_id), lost)
+        return failed_result(rollout_id, await self._journal.read(tables.remains, rollout_id), lost)
 
     async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """Return summaries in the order of the ids. Raises `NotFound`."""
@@ -292,7 +292,9 @@ class RolloutExecutor(ABC):
                 wire[rollout_id] = record.to_wire()
             if number % SLICE == 0:
                 await asyncio.sleep(0)
-        ended = await self._journal.summaries([one for one in rollout_ids if one not in wire])
+        ended = await self._journal.read(
+            tables.summaries, [one for one in rollout_ids if one not in wire]
+        )
         for rollout_id, summary in ended.items():
             if isinstance(summary, ResultLost):
                 wire[rollout_id] = await self._lost(rollout_id, summary)

@@ -41,7 +41,7 @@ class SamplerManager:
         for sampler_id, content in await self._journal.read(tables.samplers):
             state = self._journal.parsed(partial(SamplerState.model_validate_json, content))
             sampler = self._new(sampler_id, state.spec, state.incarnation)
-            rows = await self._journal.read(partial(self._rows, sampler_id=sampler_id))
+            rows = await self._journal.read(self._rows, sampler_id)
             self._journal.parsed(partial(sampler.restore, state, rows))
             self._start(sampler)
         return self

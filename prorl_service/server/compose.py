@@ -11,7 +11,6 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +30,10 @@ from prorl_service.inference.pushed import PushedWeights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.rollouts.executor import RolloutExecutor
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.owner import POLICY, WEIGHTS
 from prorl_service.rollouts.validation import Validator
-from prorl_service.sampling import tables
+from prorl_service.sampling import tables as sampler_tables
 from prorl_service.sampling.candidates import GroupState
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.base import SandboxProvider
@@ -246,7 +245,8 @@ async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Jou
 
 
 async def _backends(journal: Journal, config: PoolConfig, stack: AsyncExitStack) -> BackendPool:
-    text, policy = await journal.recall(WEIGHTS), await journal.recall(POLICY)
+    text = await journal.read(tables.recall, WEIGHTS)
+    policy = await journal.read(tables.recall, POLICY)
     return await stack.enter_async_context(
         BackendPool(
             _weights_directory(journal.path, stack),
@@ -334,11 +334,11 @@ async def check_unfinished(
     candidates that wait in its samplers, except for those of `abandoned` agents: without it, a
     forgotten option would fail all rollouts that need it, for good."""
     wanted = list[tuple[Group, int]]()
-    for unfinished in await journal.unfinished():
+    for unfinished in await journal.read(tables.unfinished):
         group = Group.model_validate_json(unfinished.request)
         wanted.append((group, group.n - len(unfinished.ended)))
-    for sampler_id, _ in await journal.read(tables.samplers):
-        for row in await journal.read(partial(tables.candidates, sampler_id=sampler_id)):
+    for sampler_id, _ in await journal.read(sampler_tables.samplers):
+        for row in await journal.read(sampler_tables.candidates, sampler_id):
             if row.state is GroupState.WAITING and row.request is not None:
                 group = Group.model_validate_json(row.request)
                 wanted.append((group, group.n))

@@ -13,7 +13,7 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import NotFound, ProRLError, ResultLost, ShelfError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.executor import RolloutExecutor
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import Figures, Group, Rollout
 from prorl_service.schemas.views import RolloutRow, RolloutText, TokenSlice
@@ -92,7 +92,7 @@ class Details:
         if run in (None, self._run):
             if (record := self._executor.inflight.peek(rollout_id)) is not None:
                 return await self._running(record)
-            found = await self._journal.answer(rollout_id)
+            found = await self._journal.read(tables.answer, rollout_id)
             if found is not None:
                 return await self._in_journal(EndedRollout.stored(*found))
         shelved = await self._on_shelf(rollout_id, run)
@@ -109,7 +109,7 @@ class Details:
 
     async def _in_journal(self, ended: EndedRollout) -> Source:
         rollout = await asyncio.to_thread(ended.to_wire)
-        requests = await self._journal.find([rollout.group_id])
+        requests = await self._journal.read(tables.find, [rollout.group_id])
         if rollout.group_id not in requests:  # acknowledged a moment ago
             return await self._source(rollout.rollout_id, self._run)
         return Source(rollout, Group.model_validate_json(requests[rollout.group_id]), self._run)
@@ -137,7 +137,7 @@ class Details:
         if source.run == self._run:
             missing = [i for i in range(source.group.n) if i not in rows]
             ids = [source.group.rollout_id(index) for index in missing]
-            summaries = await self._journal.summaries(ids) if ids else {}
+            summaries = await self._journal.read(tables.summaries, ids) if ids else {}
             for summary in summaries.values():
                 if isinstance(summary, ResultLost):
                     continue

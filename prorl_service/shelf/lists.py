@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from prorl_service.rollouts.executor import RolloutExecutor
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.schemas.views import (
     GroupQuery,
     GroupRow,
@@ -103,7 +103,7 @@ class Lists:
     async def _with_journal(self, rows: Sequence[Row]) -> list[Row]:
         """Marks rows of unacknowledged groups as having content: the journal has all of it."""
         wanted = {row.group_id for row in rows if self._may_be_there(row)}
-        known = await self._journal.known(wanted) if wanted else set()
+        known = await self._journal.read(tables.known, wanted) if wanted else set()
         here = {"has_content": True}
         return [
             row.model_copy(update=here)

@@ -18,7 +18,7 @@ from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.resume import rows, saving
 from prorl_service.resume.turns import Continuation
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import (
     BackendSpec,
@@ -232,5 +232,5 @@ async def test_a_resume_without_what_unfinished_work_needs_is_refused(
             assert "--abandon-agent changing" in refused.value.hint
             assert said in refused.value.message
             await check_unfinished(journal, bare.validator, ("changing",))
-            [unfinished] = await journal.unfinished()
+            [unfinished] = await journal.read(tables.unfinished)
             assert not unfinished.ended

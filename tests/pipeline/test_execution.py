@@ -6,7 +6,7 @@ import pytest
 
 from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.pipeline.execution import Execution
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.tables import AcceptedRow
 from prorl_service.rollouts.record import UNWRITABLE, Admitted, EndedRollout, RolloutRecord
 from prorl_service.schemas import Blame, FinishReason, Rollout, RolloutState
@@ -72,7 +72,7 @@ async def test_an_odd_verdict_is_a_failure_that_keeps_the_versions(
         for state in ("init", "ready", "running", "evaluating"):
             record.move(RolloutState(state))
         await record.end(RolloutState.DONE, None, execution)
-        found = await journal.answer(record.rollout_id)
+        found = await journal.read(tables.answer, record.rollout_id)
     assert found is not None
     answer = EndedRollout.stored(*found).to_wire()
     assert (answer.state, answer.reward, answer.trajectory) == (RolloutState.FAILED, None, None)

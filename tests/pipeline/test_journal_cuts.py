@@ -4,7 +4,6 @@ from scratch, and ends once, with the tokens that it would have had."""
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
@@ -17,7 +16,7 @@ from prorl_service.errors import SandboxError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.resume import rows, saving
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import BackendSpec, FinishReason, Message, Rollout, RolloutState
 from prorl_service.testing import FakeSandboxes, StubEngine
@@ -104,10 +103,10 @@ async def cut(writes: Sequence[Write], path: Path) -> dict[str, int]:
         for write in writes:
             await journal.write(write)
         for one in GROUP.rollout_ids():
-            kept = await journal.read(partial(rows.saved, rollout_id=one))
+            kept = await journal.read(rows.saved, one)
             if kept is not None:
                 kept.check()
-            has_ended = await journal.answer(one) is not None
+            has_ended = await journal.read(tables.answer, one) is not None
             assert not (has_ended and kept)
             whole = 0 if kept is None else len(kept.turns)
             numbers[one] = TURNS if has_ended else whole
@@ -128,7 +127,7 @@ async def played(
         if submits:
             await pipeline.submit([GROUP])
         ended = []
-        if await journal.known([GROUP.group_id]):
+        if await journal.read(tables.known, [GROUP.group_id]):
             ended = [one async for one in taken(pipeline, GROUP.rollout_ids())]
     return sorted(ended, key=lambda one: one.rollout_id), journal.writes
 
@@ -181,5 +180,4 @@ async def test_a_retry_leaves_no_turn_of_the_attempt_before(
         await Fails.hangs.wait()
         await asyncio.sleep(2 * saving.BATCH_S)
     async with Journal(path) as journal:
-        kept = partial(rows.saved, rollout_id=group.rollout_id(0))
-        assert await journal.read(kept) is None
+        assert await journal.read(rows.saved, group.rollout_id(0)) is None

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl_service.errors import JournalError, ResultLost
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from tests.rollouts.journal_rows import accepted, ended
 
 PAGE = 4096
@@ -98,7 +98,10 @@ async def _check(path: Path) -> None:
         return
     async with journal:
         for rollout_id, written in expected().items():
-            for read in (journal.answer(rollout_id), journal.summaries([rollout_id])):
+            for read in (
+                journal.read(tables.answer, rollout_id),
+                journal.read(tables.summaries, [rollout_id]),
+            ):
                 try:
                     found = await read
                 except (ResultLost, JournalError):
@@ -126,9 +129,9 @@ async def test_a_result_whose_page_is_copied_over_another_is_lost(tmp_path: Path
     with sqlite3.connect(tmp_path / "j") as db:
         db.execute("UPDATE rollouts SET answer = (SELECT answer FROM rollouts WHERE id % 4096 = 1)")
     async with Journal(tmp_path / "j") as journal:
-        assert await journal.answer("g.1") == expected_of("g", 1)
+        assert await journal.read(tables.answer, "g.1") == expected_of("g", 1)
         with pytest.raises(ResultLost):
-            await journal.answer("g.0")
+            await journal.read(tables.answer, "g.0")
 
 
 def expected_of(group_id: str, index: int) -> tuple[bytes, bytes]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl_service.errors import JournalError
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.file import APPLICATION_ID
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import RolloutState
@@ -22,7 +22,7 @@ async def test_groups_are_accepted_all_or_none(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j") as journal:
         assert await journal.accept([accepted("a")])
         assert not await journal.accept([accepted("b"), accepted("a")])
-        assert list(await journal.find(["a", "b"])) == ["a"]
+        assert list(await journal.read(tables.find, ["a", "b"])) == ["a"]
 
 
 async def test_a_restart_finds_ended_and_unfinished_rollouts(tmp_path: Path) -> None:
@@ -35,13 +35,13 @@ async def test_a_restart_finds_ended_and_unfinished_rollouts(tmp_path: Path) -> 
         await journal.begin("b.1", 2)
         await journal.remember("weights", b"newest")
     async with Journal(tmp_path / "j") as journal:
-        (unfinished,) = await journal.unfinished()
+        (unfinished,) = await journal.read(tables.unfinished)
         assert unfinished.attempts == {"b.1": 2}
         assert unfinished.ended == {"b.0"}
-        assert await journal.count_ended() == {RolloutState.DONE: 3}
-        assert await journal.answer("a.1") == (b"summary", b"x" * 100)
-        assert await journal.answer("b.1") is None
-        assert await journal.recall("weights") == b"newest"
+        assert await journal.read(tables.count_ended) == {RolloutState.DONE: 3}
+        assert await journal.read(tables.answer, "a.1") == (b"summary", b"x" * 100)
+        assert await journal.read(tables.answer, "b.1") is None
+        assert await journal.read(tables.recall, "weights") == b"newest"
 
 
 async def test_a_write_requested_just_before_the_close_is_written(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_a_write_requested_just_before_the_close_is_written(tmp_path: Path
         last = journal.end(ended("a"))
     await last
     async with Journal(tmp_path / "j") as journal:
-        assert await journal.count_ended() == {RolloutState.DONE: 1}
+        assert await journal.read(tables.count_ended) == {RolloutState.DONE: 1}
 
 
 async def test_acknowledged_groups_are_forgotten_and_unfinished_ones_are_not(
@@ -61,8 +61,8 @@ async def test_acknowledged_groups_are_forgotten_and_unfinished_ones_are_not(
         await journal.end(ended("a"))
         await journal.end(ended("b"))
         assert await journal.forget(["a", "b", "never"]) == {RolloutState.DONE: 1}
-        assert list(await journal.find(["a", "b"])) == ["b"]
-        assert await journal.answer("a.0") is None
+        assert list(await journal.read(tables.find, ["a", "b"])) == ["b"]
+        assert await journal.read(tables.answer, "a.0") is None
 
 
 async def test_old_results_make_room_for_new_ones(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ async def test_old_results_make_room_for_new_ones(tmp_path: Path) -> None:
         for number in range(5):
             await journal.accept([accepted(f"g{number}", n=1)])
             await journal.end(ended(f"g{number}", size=4000))
-        kept = [n for n in range(5) if await journal.answer(f"g{n}.0") is not None]
+        kept = [n for n in range(5) if await journal.read(tables.answer, f"g{n}.0") is not None]
         assert kept == [3, 4]
 
 
@@ -79,8 +79,8 @@ async def test_results_expire(tmp_path: Path) -> None:
         for name in "ab":
             await journal.accept([accepted(name, n=1)])
             await journal.end(ended(name))
-        assert await journal.answer("a.0") is None
-        assert await journal.answer("b.0") is not None
+        assert await journal.read(tables.answer, "a.0") is None
+        assert await journal.read(tables.answer, "b.0") is not None
 
 
 @pytest.mark.parametrize("jump_s", [8 * 86_400.0, -8 * 86_400.0])
@@ -92,7 +92,7 @@ async def test_a_wall_clock_that_jumps_deletes_nothing(
             await journal.accept([accepted(f"{name}{i}", n=1) for i in range(3)])
             for i in range(3):
                 await journal.end(ended(f"{name}{i}"))
-            assert (await journal.count_ended()).total() == (3 if name == "a" else 6)
+            assert (await journal.read(tables.count_ended)).total() == (3 if name == "a" else 6)
         clock = time.time
         monkeypatch.setattr(time, "time", lambda clock=clock: clock() + jump_s)
 
@@ -105,7 +105,9 @@ async def test_results_expire_by_the_time_that_services_ran(
         async with Journal(tmp_path / "j", Retention(keep_hours=1.5)) as journal:
             await journal.accept([accepted(name, n=1)])
             await journal.end(ended(name))
-            kept = [one for one in "abc" if await journal.answer(f"{one}.0") is not None]
+            kept = [
+                one for one in "abc" if await journal.read(tables.answer, f"{one}.0") is not None
+            ]
             now = time.monotonic
             monkeypatch.setattr(time, "monotonic", lambda now=now: now() + hour)
         monkeypatch.setattr(time, "monotonic", now)
@@ -192,10 +194,10 @@ async def _check(path: Path, history: list[tuple[str, int, int]]) -> None:
                 over.add(index)
                 del begun[index]
     unfinished = [one for one in model.values() if len(one[0]) < 2]
-    told = await journal.unfinished()
+    told = await journal.read(tables.unfinished)
     assert [(len(one.ended), sorted(one.attempts.values())) for one in told] == [
         (len(over), sorted(begun.values())) for over, begun in unfinished
     ]
     ends = sum(len(over) for over, _ in model.values())
-    assert (await journal.count_ended()).total() == ends
+    assert (await journal.read(tables.count_ended)).total() == ends
     await journal.__aexit__()

@@ -46,15 +46,15 @@ async def test_groups_are_forgotten_immediately_and_deleted_in_slices(
     async with Journal(tmp_path / "j") as journal:
         names = await filled(journal, 50)
         assert await journal.forget(names) == {RolloutState.DONE: 100}
-        assert await journal.answer("g0.0") is None
-        assert await journal.summaries(["g49.1"]) == {}
-        assert await journal.find(names) == {}
-        assert (await journal.count_ended()).total() == 0
+        assert await journal.read(tables.answer, "g0.0") is None
+        assert await journal.read(tables.summaries, ["g49.1"]) == {}
+        assert await journal.read(tables.find, names) == {}
+        assert (await journal.read(tables.count_ended)).total() == 0
         assert await journal.read(tables.has_garbage)
         assert await journal.accept([accepted("g0")]), "the id of a forgotten group is taken"
         await journal.end(ended("g0", 1, size=7))
         await tidied(journal)
-        assert await journal.answer("g0.1") == (b"summary", b"x" * 7)
+        assert await journal.read(tables.answer, "g0.1") == (b"summary", b"x" * 7)
         (left,) = await journal.read(
             lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
         )
@@ -90,7 +90,7 @@ async def test_old_results_make_room_in_the_same_way(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j", Retention(keep_mb=100_000 / 2**20)) as journal:
         await filled(journal, 20)
         await tidied(journal)
-        assert (await journal.count_ended()).total() == 4
+        assert (await journal.read(tables.count_ended)).total() == 4
         (left,) = await journal.read(
             lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
         )
@@ -141,7 +141,7 @@ async def test_a_failed_write_is_refused_or_kept_until_it_succeeds(
             await journal.accept([accepted("b")])
         assert not journal.writable.is_set()
         assert not end.done()
-        assert await journal.find(["a"])
+        assert await journal.read(tables.find, ["a"])
         with pytest.raises(JournalError, match="is full"):
             await journal.unless_failing(_result(end))
         disk.make_room()
@@ -191,13 +191,17 @@ async def test_a_thread_that_ends_leaves_no_caller_waiting(
     async with Journal(tmp_path / "j") as journal:
         kind = threads.Writer if method == "_write" else threads.Reader
         monkeypatch.setattr(kind, method, end)
-        asked = journal.accept([accepted("a")]) if method == "_write" else journal.find(["a"])
+        asked = (
+            journal.accept([accepted("a")])
+            if method == "_write"
+            else journal.read(tables.find, ["a"])
+        )
         kept = journal.begin("a.0", 1)
         with pytest.raises(JournalError, match="its thread ended: MemoryError"):
             await asked
         assert journal.death is not None
         assert not journal.writable.is_set()
-        for later in (journal.accept([accepted("b")]), journal.find(["a"])):
+        for later in (journal.accept([accepted("b")]), journal.read(tables.find, ["a"])):
             with pytest.raises(JournalError, match="its thread ended"):
                 await later
         await asyncio.wait([kept])

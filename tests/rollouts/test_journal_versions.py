@@ -10,10 +10,10 @@ import pytest
 
 from prorl_service.errors import JournalError, ResultLost
 from prorl_service.resume import rows
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.file import INCREMENTAL, MIGRATIONS
 from prorl_service.rollouts.journal.tables import STRIDE, TABLES, VERSION
-from prorl_service.sampling import tables
+from prorl_service.sampling import tables as sampler_tables
 from prorl_service.sampling.runner import SamplerState
 from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
 from tests.rollouts import journal_version_2
@@ -60,27 +60,30 @@ def old_journal(path: Path) -> None:
 async def test_a_journal_of_version_2_keeps_all_its_contents(tmp_path: Path) -> None:
     old_journal(tmp_path / "j")
     async with Journal(tmp_path / "j") as journal:
-        assert await journal.count_ended() == {RolloutState.DONE: 3, RolloutState.FAILED: 1}
-        assert await journal.answer("a:1.2") == (b'"summary"', b'{"answer":2}')
-        assert await journal.summaries(["b.2.0", "b.2.1"]) == {"b.2.0": b'"summary"'}
-        half, untouched = await journal.unfinished()
+        assert await journal.read(tables.count_ended) == {
+            RolloutState.DONE: 3,
+            RolloutState.FAILED: 1,
+        }
+        assert await journal.read(tables.answer, "a:1.2") == (b'"summary"', b'{"answer":2}')
+        assert await journal.read(tables.summaries, ["b.2.0", "b.2.1"]) == {"b.2.0": b'"summary"'}
+        half, untouched = await journal.read(tables.unfinished)
         assert Group.model_validate_json(half.request) == group("b.2")
         assert (half.attempts, half.ended) == ({"b.2.1": 2}, {"b.2.0"})
         assert (untouched.attempts, untouched.ended) == ({}, set())
         assert half.created_at == 1763843000.25
-        assert await journal.recall("weights") == b"newest"
-        ((sampler_id, state),) = await journal.read(tables.samplers)
+        assert await journal.read(tables.recall, "weights") == b"newest"
+        ((sampler_id, state),) = await journal.read(sampler_tables.samplers)
         draw = SamplerState.model_validate_json(state).draw
         assert sampler_id == "s"
         assert draw is not None
         assert draw.spec.deadline_s == 1800
-        (candidate,) = await journal.read(lambda db: tables.candidates(db, "s"))
+        (candidate,) = await journal.read(lambda db: sampler_tables.candidates(db, "s"))
         assert candidate.candidate().group == group("b.2")
         for index in (1, 2):
             await journal.end(ended("b.2", index))
         assert await journal.forget(["a:1", "b.2"]) == {"done": 5, "failed": 1}
     async with Journal(tmp_path / "j") as journal:
-        assert (await journal.count_ended()).total() == 0
+        assert (await journal.read(tables.count_ended)).total() == 0
 
 
 async def test_a_journal_of_version_2_gives_room_back_once_migrated(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ async def test_a_journal_of_version_3_gets_a_table_of_turns(tmp_path: Path) -> N
         db.execute("PRAGMA user_version = 3")
     async with Journal(tmp_path / "new") as journal:
         assert await journal.read(columns) == expected
-        [unfinished] = await journal.unfinished()
+        [unfinished] = await journal.read(tables.unfinished)
         assert (unfinished.request, unfinished.saved_attempts) == (b"{}", {})
 
 
@@ -134,9 +137,9 @@ async def test_results_of_a_journal_of_version_4_are_read_without_seals(tmp_path
         db.execute("""UPDATE rollouts SET answer = CAST('{"a":' AS BLOB) WHERE id % 4096 = 1""")
         db.execute("PRAGMA user_version = 4")
     async with Journal(tmp_path / "j") as journal:
-        assert await journal.answer("a.0") == (b'{"s":1}', b'{"a":1}')
+        assert await journal.read(tables.answer, "a.0") == (b'{"s":1}', b'{"a":1}')
         with pytest.raises(ResultLost):
-            await journal.answer("a.1")
+            await journal.read(tables.answer, "a.1")
 
 
 async def test_turns_of_version_4_excuse_attempts_and_are_not_believed(tmp_path: Path) -> None:
@@ -153,7 +156,7 @@ async def test_turns_of_version_4_excuse_attempts_and_are_not_believed(tmp_path:
         db.execute("PRAGMA user_version = 4")
     async with Journal(tmp_path / "j") as journal:
         assert await journal.read(columns) == expected
-        [unfinished] = await journal.unfinished()
+        [unfinished] = await journal.read(tables.unfinished)
         assert unfinished.saved_attempts == {"a.1": 3}
         kept = await journal.read(lambda db: rows.saved(db, "a.1"))
         assert kept is not None

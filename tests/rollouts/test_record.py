@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from prorl_service.resume.rows import SavedRollout
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow, UnfinishedGroup
 from prorl_service.rollouts.record import (
     UNWRITABLE,
@@ -56,7 +56,7 @@ async def test_watchers_are_called_when_the_end_is_written(record: RolloutRecord
     assert record.to_wire().error is None
     await written
     assert [(one.state, one.error) for one in ended] == [(RolloutState.FAILED, PROBLEM)]
-    assert await record.journal.answer("g.0") is not None
+    assert await record.journal.read(tables.answer, "g.0") is not None
 
 
 async def test_the_last_move_is_told_first_and_the_end_after_the_callers(

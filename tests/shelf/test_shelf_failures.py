@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from prorl_service.rollouts.journal import tables
 from prorl_service.shelf import ended_rows, store
 from prorl_service.shelf.store import Shelf
 from tests.shelf.shelved import (
@@ -120,7 +121,7 @@ async def test_a_file_that_is_damaged_in_use_is_abandoned(
             await shelf.read(lambda _: None)
         await accept(journal, submitted("h"))
         await end(journal, ended(submitted("h")))
-        assert await journal.answer("h.0") is not None
+        assert await journal.read(tables.answer, "h.0") is not None
         assert "malformed" in (shelf.failure or "")
     assert (tmp_path / "j.shelf.damaged").exists()
     async with shelf_at(tmp_path / "j") as (_, shelf):
@@ -140,6 +141,6 @@ async def test_a_bug_in_the_shelf_loses_no_result(
         for name in "ab":
             await accept(journal, submitted(name))
             await end(journal, ended(submitted(name)))
-            assert await journal.answer(f"{name}.0") is not None
+            assert await journal.read(tables.answer, f"{name}.0") is not None
         assert journal.death is None
     assert [one for one in caplog.messages if "its follower failed, continuing without it" in one]

@@ -13,13 +13,13 @@ import asyncio
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, TypeVarTuple
 
-from prorl_service.errors import JournalError, ResultLost
+from prorl_service.errors import JournalError
 from prorl_service.rollouts.journal import owner, tables
 from prorl_service.rollouts.journal.file import open_file, unusable
 from prorl_service.rollouts.journal.follower import Follower
@@ -27,12 +27,12 @@ from prorl_service.rollouts.journal.tables import (
     AcceptedRow,
     EndedRow,
     Retention,
-    UnfinishedGroup,
 )
 from prorl_service.rollouts.journal.threads import DISK_HINT, Operation, Reader, Writer
 from prorl_service.utils.tasks import TaskOwner
 
-Read = TypeVar("Read")
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 
 FORGET_AT_ONCE = 512
 """Groups forgotten in one transaction."""
@@ -88,7 +88,7 @@ class Journal:
                 raise unusable(self._name, error) from error
             raise
 
-    def parsed(self, parse: Callable[[], Read]) -> Read:
+    def parsed(self, parse: Callable[[], Result]) -> Result:
         """Returns what `parse` makes of the journal's content. Raises `JournalError` if it cannot,
         since the file is damaged."""
         try:
@@ -155,48 +155,24 @@ class Journal:
         return self._ask(lambda db: tables.remember(db, name, value))
 
     def write(
-        self, work: Callable[[sqlite3.Connection], Read], *, is_retried: bool = True
-    ) -> "asyncio.Future[Read]":
+        self,
+        work: Callable[[sqlite3.Connection, *Arguments], Result],
+        *arguments: *Arguments,
+        is_retried: bool = True,
+    ) -> "asyncio.Future[Result]":
         """Runs `work`, which writes what other modules define, and returns its result."""
-        return self._ask(work, is_retried=is_retried)
+        return self._ask(lambda db: work(db, *arguments), is_retried=is_retried)
 
     # --- reading --------------------------------------------------------------------------------
 
-    def find(self, group_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
-        """Returns the requests of accepted groups, by id."""
-        return self.read(lambda db: tables.find(db, group_ids))
-
-    def known(self, group_ids: Iterable[str]) -> "asyncio.Future[set[str]]":
-        """Those that are here: accepted, and not forgotten."""
-        return self.read(lambda db: tables.known(db, group_ids))
-
-    def summaries(
-        self, rollout_ids: Iterable[str]
-    ) -> "asyncio.Future[dict[str, bytes | ResultLost]]":
-        """Returns the summaries of ended rollouts, by id, or why one cannot be read."""
-        return self.read(lambda db: tables.summaries(db, rollout_ids))
-
-    def answer(self, rollout_id: str) -> "asyncio.Future[tuple[bytes, bytes] | None]":
-        """Returns the summary and the packed rollout; None if it has not ended. Raises
-        `ResultLost`."""
-        return self.read(lambda db: tables.answer(db, rollout_id))
-
-    def remains(self, rollout_id: str) -> "asyncio.Future[tables.Remains]":
-        return self.read(lambda db: tables.remains(db, rollout_id))
-
-    def recall(self, name: str) -> "asyncio.Future[bytes | None]":
-        """Returns the value; None if it was never remembered."""
-        return self.read(lambda db: tables.recall(db, name))
-
-    def unfinished(self) -> "asyncio.Future[list[UnfinishedGroup]]":
-        return self.read(tables.unfinished)
-
-    def count_ended(self) -> "asyncio.Future[Counter[str]]":
-        return self.read(tables.count_ended)
-
-    def read(self, work: Callable[[sqlite3.Connection], Read]) -> "asyncio.Future[Read]":
-        """Runs `work`, which sees everything written before this call. Writes do not delay it."""
-        return self._ask(work, is_read=True)
+    def read(
+        self,
+        work: Callable[[sqlite3.Connection, *Arguments], Result],
+        *arguments: *Arguments,
+    ) -> "asyncio.Future[Result]":
+        """Runs `work`, which sees everything written before this call, such as a function of
+        `tables`, and returns its result. Writes do not delay it."""
+        return self._ask(lambda db: work(db, *arguments), is_read=True)
 
     def _ask(
         self,
@@ -224,7 +200,7 @@ class Journal:
         if self.failure is not None:
             raise JournalError(self.failure, hint=DISK_HINT)
 
-    async def unless_failing(self, work: Coroutine[Any, Any, Read]) -> Read:
+    async def unless_failing(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Returns the result of `work`, which waits for writes that are kept.
 
         Raises `JournalError` as soon as the journal cannot be written; `work` continues.

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from prorl_service.agents.harbor.data import Healthcheck
 from prorl_service.errors import TaskError, problems_of
 from prorl_service.sandbox.egress.policy import HostEntry
 
@@ -35,13 +36,12 @@ class _Phase(_Table):
         return self
 
 
-class Healthcheck(_Table):
-    command: str
-    interval_sec: float = Field(5.0, gt=0)
-    timeout_sec: float = Field(30.0, gt=0)
-    start_period_sec: float = Field(0.0, ge=0)
-    start_interval_sec: float = Field(5.0, gt=0)
-    retries: int = Field(3, ge=1)
+class HealthTable(Healthcheck):
+    """A health check whose keys end with `_sec`, as Harbor's do."""
+
+    model_config = ConfigDict(
+        extra="allow", alias_generator=lambda name: re.sub("_s$", "_sec", name)
+    )
 
 
 class McpServer(_Table):
@@ -72,7 +72,7 @@ class Environment(_Phase):
     mcp_servers: list[McpServer] = []
     env: dict[str, str] = {}
     skills_dir: str | None = None
-    healthcheck: Healthcheck | None = None
+    healthcheck: HealthTable | None = None
     workdir: str | None = None
 
     @model_validator(mode="before")
@@ -152,7 +152,7 @@ class StepTable(_Table):
     agent: Agent = Agent()
     verifier: Verifier = Verifier()
     min_reward: float | dict[str, float] | None = None
-    healthcheck: Healthcheck | None = None
+    healthcheck: HealthTable | None = None
     artifacts: list[Artifact] = []
 
 

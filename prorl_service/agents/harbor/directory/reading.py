@@ -255,17 +255,9 @@ def _network(phase: config._Phase) -> wire.Network | None:
     )
 
 
-def _health(check: config.Healthcheck | None) -> wire.Healthcheck | None:
-    if check is None:
-        return None
-    return wire.Healthcheck(
-        command=check.command,
-        interval_s=check.interval_sec,
-        timeout_s=check.timeout_sec,
-        start_period_s=check.start_period_sec,
-        start_interval_s=check.start_interval_sec,
-        retries=check.retries,
-    )
+def _health(check: config.HealthTable | None) -> wire.Healthcheck | None:
+    known = set(wire.Healthcheck.model_fields)
+    return None if check is None else wire.Healthcheck(**check.model_dump(include=known))
 
 
 def _least(least: float | dict[str, float] | None) -> dict[str, float]:

@@ -127,11 +127,11 @@ class AttemptSaver:
         self._gives_up = handler.restores == "nothing"
 
     def continue_from(self, saved: SavedRollout) -> None:
-        """Takes over from an earlier attempt. A replay is saved as a whole when it is over."""
-        if self.replay is None:
-            self._count, self._layer = len(saved.turns), saved.layer
-            self._checksum = checksum_of(saved.turns)
-            self._lengths = {i: len(one.ids) for i, one in enumerate(self.attempt.ledger.chains)}
+        """Takes over from an earlier attempt, apart from a replay: that is saved as a whole when it
+        is over."""
+        self._count, self._layer = len(saved.turns), saved.layer
+        self._checksum = checksum_of(saved.turns)
+        self._lengths = {i: len(one.ids) for i, one in enumerate(self.attempt.ledger.chains)}
 
     # --- what the attempt says ------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ MATH = Task(
 
 
 def test_the_program_gets_the_graders_brief() -> None:
-    handler = AgentRegistry()["harness"](with_harness(MATH, "pi"))
+    handler = AgentRegistry().make(with_harness(MATH, "pi"))
     [message] = handler.prompt().messages
     assert message.role == "user"
     assert "\\boxed{}" in message.content
@@ -46,7 +46,7 @@ def test_what_cannot_run_is_refused(data: dict[str, Any], problem: str) -> None:
         | {"agent": "harness", "data": {"agent": "math", "data": {"answer": "42"}} | data}
     )
     with pytest.raises((InvalidRequest, ValidationError)) as refusal:
-        AgentRegistry()["harness"](task)
+        AgentRegistry().make(task)
     error = refusal.value
     said = problems_of(error) if isinstance(error, ValidationError) else str(error)
     assert problem in said
@@ -54,5 +54,5 @@ def test_what_cannot_run_is_refused(data: dict[str, Any], problem: str) -> None:
 
 def test_a_program_may_hold_dollar_signs() -> None:
     task = with_program(MATH, "print('$HOME ${x}')")
-    AgentRegistry()["harness"](task)
+    AgentRegistry().make(task)
     assert task.data["files"] == {"${home}/agent.py": "print('$$HOME $${x}')"}

@@ -90,7 +90,7 @@ class HandedOver(BaseModel):
     turns: list[Base64Bytes]
 
 
-class Handover:
+class HandoverFiles:
     def __init__(self, directory: Path, layers: LayerFiles) -> None:
         """`layers` are those of this service."""
         self._directory = directory

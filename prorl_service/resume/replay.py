@@ -13,7 +13,7 @@ from prorl_service.schemas import Turn
 from prorl_service.tokens.ledger import Ledger, Span
 
 
-class Replay:
+class TurnReplay:
     def __init__(
         self, ledger: Ledger, turns: Sequence[Turn], on_end: Callable[[int], object]
     ) -> None:

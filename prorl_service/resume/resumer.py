@@ -11,8 +11,8 @@ from prorl_service.agents.attempt import Attempt
 from prorl_service.agents.base import AgentHandler
 from prorl_service.errors import SandboxError
 from prorl_service.resume import rows
-from prorl_service.resume.files import Handover, LayerFiles
-from prorl_service.resume.replay import Replay
+from prorl_service.resume.files import HandoverFiles, LayerFiles
+from prorl_service.resume.replay import TurnReplay
 from prorl_service.resume.rows import SavedRollout
 from prorl_service.resume.saving import AttemptSaver, TurnWriter
 from prorl_service.resume.turns import Continuation, SavedTurn, rebuilt
@@ -54,7 +54,7 @@ class Resumer:
         self._layer_files = LayerFiles(Path(f"{journal.path}.layers"))
         self._save_every_s = save_every_s
         self._on_left = on_left
-        self._handover = None if shared is None else Handover(shared, self._layer_files)
+        self._handover = None if shared is None else HandoverFiles(shared, self._layer_files)
         self._savers: dict[RolloutRecord, AttemptSaver] = {}
 
     async def tidy(self) -> None:
@@ -141,7 +141,7 @@ class Resumer:
             log.info("rollout %s continues after turn %d", record.rollout_id, turn)
 
         if handler.restores == "replay":
-            saver.replay = Replay(found.ledger, found.turns, continued)
+            saver.replay = TurnReplay(found.ledger, found.turns, continued)
             return
         if found.layer is not None:
             await _fill(attempt, found.layer)

@@ -15,7 +15,7 @@ from prorl_service.agents.base import AgentHandler
 from prorl_service.errors import SandboxError
 from prorl_service.resume import rows
 from prorl_service.resume.files import LayerFiles
-from prorl_service.resume.replay import Replay
+from prorl_service.resume.replay import TurnReplay
 from prorl_service.resume.rows import SavedRollout, checksum_of
 from prorl_service.resume.turns import Continuation, SavedIds, SavedTurn
 from prorl_service.rollouts.journal import Journal
@@ -101,7 +101,7 @@ class AttemptSaver:
         self.handler = handler
         self.attempt = attempt
         self.model = model
-        self.replay: Replay | None = None
+        self.replay: TurnReplay | None = None
         """Turns that an earlier process sampled, for an agent that starts from its beginning."""
         self.layers: list[str] = []
         """Names of the files with what the sandbox held, the newest last."""

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from prorl_service.agents.base import Prompt
-from prorl_service.agents.harness import agent
+from prorl_service.agents.harness import turns
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client.harness import with_harness, with_program
 from prorl_service.gateway.calls import CallReply, CallRequest
@@ -135,7 +135,7 @@ def form_of(name: str) -> Form:
             asked.append(request)
             return await super().answer(request, *args, **options)
 
-    with patch.object(agent, "RolloutGateway", WatchedGateway):
+    with patch.object(turns, "RolloutGateway", WatchedGateway):
         played = asyncio.run(play(AgentRegistry()["harness"], program.task(SHOWN), replies))
     if played.rollout.reward != 1.0 or len(asked) != len(replies):
         raise RuntimeError(f"{name} did not solve the demo's task: {played.rollout.error}")

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from prorl_service.agents.harness import agent
+from prorl_service.agents.harness import turns
 from prorl_service.gateway.app import application
 from prorl_service.gateway.calls import CallReply, CallRequest
 from prorl_service.gateway.rollout import RolloutGateway
@@ -76,8 +76,8 @@ def recorded() -> Iterator[Recorder]:
         return _remembers_request(application(gateway))
 
     with (
-        patch.object(agent, "RolloutGateway", RecordedGateway),
-        patch.object(agent, "application", recording_application),
+        patch.object(turns, "RolloutGateway", RecordedGateway),
+        patch.object(turns, "application", recording_application),
     ):
         yield recorder
 

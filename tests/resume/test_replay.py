@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.agents.attempt import TurnSaver
-from prorl_service.resume.replay import Replay
+from prorl_service.resume.replay import TurnReplay
 from prorl_service.schemas import Turn
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.ledger import Ledger, Span
@@ -24,7 +24,7 @@ class Replaying(TurnSaver):
     def __init__(self, run: Rollout, earlier: Rollout, count: int) -> None:
         self.ended = list[int]()
         before, self._ledger = earlier.attempt, run.attempt.ledger
-        self._replay = Replay(before.ledger, before.turns[:count], self.ended.append)
+        self._replay = TurnReplay(before.ledger, before.turns[:count], self.ended.append)
 
     def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None:
         return self._replay.take(parent, prompt_ids, self._ledger)
@@ -108,7 +108,7 @@ def test_every_turn_is_given_once(continues: list[bool], rng: random.Random) -> 
                 backend="",
             )
         )
-    replay = Replay(ledger, turns, lambda _: None)
+    replay = TurnReplay(ledger, turns, lambda _: None)
     now = Ledger()
     ready, numbers = [i for i in range(len(turns)) if turns[i].start == 0], dict[int, int]()
     while ready:

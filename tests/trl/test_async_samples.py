@@ -21,7 +21,7 @@ from prorl_service.schemas import (
 )
 from prorl_trl import checks
 from prorl_trl.async_groups import PromptGroups
-from prorl_trl.async_samples import Attempt, advantages, attempt_of, group_metrics, samples_of
+from prorl_trl.async_samples import RowAttempt, advantages, attempt_of, group_metrics, samples_of
 from tests.trl.test_convert import QUESTION, make_groups, make_rollout, make_segment
 
 REWARDS = st.lists(st.none() | st.floats(-10, 10, width=32), min_size=1, max_size=8)
@@ -29,7 +29,7 @@ ERROR = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="died", retr
 FAILED = make_rollout(state=RolloutState.FAILED, error=ERROR, reward=None)
 
 
-def make_attempts(*rollouts: Rollout) -> list[Attempt]:
+def make_attempts(*rollouts: Rollout) -> list[RowAttempt]:
     return [attempt_of(rollout, overlong="mask") for rollout in rollouts]
 
 

@@ -28,7 +28,7 @@ from prorl_service.schemas import FinishReason, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, checks, convert
 from prorl_trl.async_groups import DrawnGroups, GroupSource, InflightGroups, PromptGroups
-from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
+from prorl_trl.async_samples import RowAttempt, attempt_of, group_metrics, samples_of
 from prorl_trl.calls import RolloutsFailed
 from prorl_trl.checks import checked
 from prorl_trl.convert import LEASE_S, GroupMaker, Overlong
@@ -281,7 +281,7 @@ class ProRLRolloutWorker:
             self._fed_at = time.monotonic()
         self._count_lost(attempts)
 
-    def _count_lost(self, attempts: Sequence[Attempt]) -> None:
+    def _count_lost(self, attempts: Sequence[RowAttempt]) -> None:
         """Raises `RolloutsFailed` when everything fails for a permanent reason."""
         rows = [attempt.whole for attempt in attempts]
         failures = [row.failure for row in rows if row.failure is not None]
@@ -325,7 +325,7 @@ class ProRLRolloutWorker:
         )
 
 
-def _check_weights(attempts: Sequence[Attempt], version: int) -> None:
+def _check_weights(attempts: Sequence[RowAttempt], version: int) -> None:
     """Raises `RolloutsFailed` for weights of others, or older than the newest sent when the group
     began."""
     failures = [one.whole.failure for one in attempts if one.whole.failure is not None]

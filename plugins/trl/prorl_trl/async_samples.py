@@ -19,7 +19,7 @@ from prorl_trl.convert import Overlong, TrlRow, row_of
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RowAttempt:
     """A rollout as rows: `whole` has its reward, and `trained` has the rows to learn from."""
 
     whole: TrlRow
@@ -29,14 +29,14 @@ class Attempt:
 
 def attempt_of(
     rollout: Rollout, *, overlong: Overlong, versions: Mapping[int, int] | None = None
-) -> Attempt:
+) -> RowAttempt:
     """`versions`: the trainer's number of each version of its weights, keyed by the service's; a
     rollout of other weights has failed. None: both count alike."""
     trajectory = rollout.trajectory
     whole = row_of(rollout, eos_id=0, segments="longest", overlong=overlong, versions=versions)
     is_trained = whole.failure is None and any(whole.env_mask)
     trained = [_row(whole, one) for one in trained_segments(rollout)] if is_trained else []
-    return Attempt(
+    return RowAttempt(
         whole=_numbered(whole, versions),
         trained=[_numbered(one, versions) for one in trained],
         completion=_completion(trajectory) if trajectory else [],
@@ -85,7 +85,7 @@ def advantages(rewards: Sequence[float | None]) -> list[float]:
 
 
 def samples_of(
-    attempts: Sequence[Attempt], *, group_id: int, prompt: Sequence[Mapping[str, Any]]
+    attempts: Sequence[RowAttempt], *, group_id: int, prompt: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Returns the fields of TRL's `RolloutSample`s; none for a group that teaches nothing."""
     rewards = [attempt.whole.reward for attempt in attempts]
@@ -117,7 +117,7 @@ def _arrays(row: TrlRow) -> dict[str, Any]:
     }
 
 
-def group_metrics(attempts: Sequence[Attempt], version: int) -> dict[str, float]:
+def group_metrics(attempts: Sequence[RowAttempt], version: int) -> dict[str, float]:
     """Returns metrics of all rollouts of a group; `version` is that of the newest weights.
 
     AsyncGRPOTrainer sums metrics that are called a total.

@@ -2,7 +2,7 @@
 
 A row that names a `git` repository becomes an instance here: two commits, one with the bug and one
 with the fix, become an archive and two patches. Rows of two source releases
-(`recipes.swebench.offline.Release`) are built, others are taken as they are. docs/own_swe_data.md
+(`recipes.swebench.offline.Release`) are built, others are taken as they are. docs/tasks.md
 shows all three. Grades nothing.
 """
 

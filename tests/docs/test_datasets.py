@@ -1,4 +1,4 @@
-"""The rows of docs/datasets.md, verl.md and harbor.md, made as they print."""
+"""The rows of docs/tasks.md, verl.md and harbor.md, made as they print."""
 
 import shlex
 import sys
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 PRORL = [sys.executable, "-m", "prorl_service.cli"]
 
-TASKS, TRL, VERL = blocks("datasets.md", "python")
+_, TASKS, TRL, VERL = blocks("tasks.md", "python")
 ROWS = "id,question,answer\na,What is 2 plus 3?,5\nb,What is 4 plus 4?,8\n"
 
 

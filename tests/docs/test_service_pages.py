@@ -103,7 +103,7 @@ def test_the_trainer_gets_all_its_rollouts(started: Started) -> None:
 
 def test_tasks_of_ones_own_are_submitted_as_tasks_md_prints(started: Started) -> None:
     write(started.directory, task_json=blocks("tasks.md", "json")[0])
-    [program] = blocks("tasks.md", "python")
+    program = blocks("tasks.md", "python")[0]
     file = started.directory / "submit.py"
     file.write_text(program.replace("http://localhost:8080", started.url))
     ended = done([sys.executable, str(file)], started.directory)

@@ -34,29 +34,29 @@ def test_the_task_is_graded_as_its_page_shows(tmp_path: Path) -> None:
 
 @pytest.fixture
 def poem(tmp_path: Path) -> Path:
-    agent, tests = blocks("agent_with_tools.md", "python")
+    agent, tests = blocks("agents.md", "python")[3:]
     write(
         tmp_path,
         poem_agent_py=agent,
         test_poem_py=tests,
-        poem_json=blocks("agent_with_tools.md", "json")[0],
-        poem_jsonl=blocks("agent_with_tools.md", "text")[0],
+        poem_json=blocks("agents.md", "json")[1],
+        poem_jsonl=blocks("agents.md", "text")[1],
     )
     return tmp_path
 
 
 def test_the_agent_with_tools_does_what_its_page_shows(poem: Path) -> None:
-    output = tried(blocks("agent_with_tools.md", "sh")[0], poem)
-    assert untimed(blocks("agent_with_tools.md", "")[0]) in output
+    output = tried(blocks("agents.md", "sh")[1], poem)
+    assert untimed(blocks("agents.md", "")[1]) in output
 
 
 def test_the_agent_that_is_broken_on_the_page_says_where(poem: Path) -> None:
     agent = poem / "poem_agent.py"
     agent.write_text(agent.read_text().replace("self.data.words)", "self.data.word)"))
-    command = shlex.split(blocks("agent_with_tools.md", "sh")[0])[2:]
+    command = shlex.split(blocks("agents.md", "sh")[1])[2:]
     ended = done([*COMMAND, *command, "--sandbox", "bubblewrap"], poem)
     assert ended.returncode == 1
-    assert untimed(blocks("agent_with_tools.md", "")[1]) in untimed(ended.stdout)
+    assert untimed(blocks("agents.md", "")[2]) in untimed(ended.stdout)
 
 
 def test_the_tests_of_the_agent_with_tools_pass(poem: Path) -> None:

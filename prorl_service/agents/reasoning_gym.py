@@ -62,7 +62,7 @@ class ReasoningGymAgent(AnswerAgent):
         if reason := self.refused.get(self.data.generator):
             raise InvalidRequest(
                 f"data.generator: {self.data.generator!r} is refused: {reason}",
-                hint="take another; docs/reasoning_gym.md lists those that are refused",
+                hint="take another; docs/math_code_science.md lists those that are refused",
             )
         self.uses = self.uses.also({MODULE: EXTRA})
         self._puzzle = self.data.puzzle().model_dump_json(exclude_none=True)

@@ -112,8 +112,8 @@ def test_tasks_of_ones_own_are_submitted_as_tasks_md_prints(started: Started) ->
     assert {one for one, _, _ in lines} == {f"mine-multiply-17-3.{index}" for index in range(4)}
 
 
-def test_lists_are_asked_for_as_operations_md_prints(started: Started) -> None:
-    command = blocks("operations.md", "sh")[-1]
+def test_lists_are_asked_for_as_looking_md_prints(started: Started) -> None:
+    command = blocks("looking.md", "sh")[-1]
     assert RolloutRows.model_validate_json(started.run(command)).rollouts == []
 
 

@@ -78,11 +78,11 @@ def test_the_program_reads_the_trajectory_of_the_quickstart(tmp_path: Path) -> N
         tmp_path,
         task_json=blocks("quickstart.md", "json")[0],
         replies_jsonl=blocks("quickstart.md", "text")[0],
-        read_py=blocks("trajectories.md", "python")[0],
+        read_py=blocks("looking.md", "python")[1],
     )
     tried(blocks("quickstart.md", "sh")[1], tmp_path, "--json", "rollouts.jsonl")
     ended = done([sys.executable, "read.py"], tmp_path)
-    assert ended.stdout == blocks("trajectories.md", "")[0], ended.stderr
+    assert ended.stdout == blocks("looking.md", "")[0], ended.stderr
 
 
 def test_the_agent_of_the_readme_is_the_one_that_docs_agents_md_tries() -> None:

@@ -6,7 +6,7 @@ gives no verdict: that is raised, and never a reward of 0.
 
 The policy wrote the answer that is judged, and is rewarded if it talks the judge round. So the
 answer is short, quoted between lines that it cannot know, and said to be data; the verdict is read
-from the judge's last line only. docs/stem.md names the remaining risks.
+from the judge's last line only. docs/math_code_science.md names the remaining risks.
 """
 
 import asyncio

@@ -8,14 +8,14 @@ from prorl_service.schemas.views import AgentInfo
 from scripts.documentation.reference.http import Schema, field_rows
 
 GUIDES = {
-    "code": "rewards.md",
+    "code": "math_code_science.md",
     "harbor": "harbor.md",
     "harness": "harnesses.md",
-    "math": "rewards.md",
+    "math": "math_code_science.md",
     "nemo_gym": "nemo_gym.md",
     "openenv": "openenv.md",
-    "reasoning_gym": "reasoning_gym.md",
-    "stem": "stem.md",
+    "reasoning_gym": "math_code_science.md",
+    "stem": "math_code_science.md",
     "swe": "swe.md",
 }
 """The page that explains the tasks of an agent."""

@@ -1,6 +1,6 @@
 #!/bin/sh
 # GRPO with VeRL's stock command: the rollouts are the service's, the engines VeRL's own. Needs a GPU, and
-# vLLM in VeRL's environment. Without one: docs/math_code.md, trainer=verl.
+# vLLM in VeRL's environment. Without one: docs/recipes.md, trainer=verl.
 #
 #   prorl serve --port 8080                       # no --backend: the trainer brings its engines
 #   examples/train_verl.sh MODEL [OVERRIDE...]    # a directory, or a name on the hub

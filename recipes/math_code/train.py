@@ -1,6 +1,6 @@
 """Trains a model on problems: `python -m recipes.math_code.train task=math model=qwen3_4b`.
 
-configs/ has all options; docs/math_code.md says what was run. The trainers are VeRL's and TRL's
+configs/ has all options; docs/recipes.md says what was run. The trainers are VeRL's and TRL's
 stock ones.
 """
 

@@ -56,7 +56,7 @@ def service_url(url: str) -> str:
     """Returns `url`. Raises `NotOneService`."""
     if "," in url:
         message = f"{url!r} names several services, and a client has one"
-        raise NotOneService(message, hint="name one front: it carries a whole run (docs/scale.md)")
+        raise NotOneService(message, hint="name one front: it carries a whole run (docs/front.md)")
     if not url.startswith(("http://", "https://")):
         message = f"{url!r} is not a service's URL"
         raise NotOneService(message, hint=f"write it as 'http://{url}'")

@@ -1,6 +1,6 @@
 """GRPO with TRL's stock trainer: the rollouts are the service's.
 
-prorl engine --model MODEL                       # or vLLM, with the options of docs/inference.md
+prorl engine --model MODEL                       # or vLLM, with the options of docs/engines.md
 prorl serve --backend http://localhost:8000
 python examples/train_trl.py MODEL               # a directory, or a name on the hub
 """

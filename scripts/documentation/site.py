@@ -1,7 +1,8 @@
 """Lays out what the site is built of, for `scripts/docs`: `python -m scripts.documentation.site`.
 
 Pages are copied with the files that they link to; links that leave `docs/` are rewritten. Adds what
-exists in the site only: the notebook as a page, all measurements, `llms.txt` and `llms-full.txt`.
+exists in the site only: the notebook as a page, all measurements at the end of `results.md`,
+`llms.txt` and `llms-full.txt`.
 """
 
 import base64
@@ -11,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,8 +35,8 @@ SOURCE = ROOT / "outputs" / "docs" / "source"
 STYLE = Path(__file__).with_name("site.css")
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=[)\s])")
 FENCE = re.compile(r"(^(?:```|~~~).*?^(?:```|~~~)[ ]*$)", re.MULTILINE | re.DOTALL)
-NUMBERS = """\
-# Numbers
+NUMBERS = """
+## All measurements
 
 Every figure of these pages comes from a measurement in the repository. Here is each with its
 command, the machine it ran on, and its headline. The linked file has all rows. Figures of different
@@ -58,8 +59,9 @@ def main() -> None:
         _copy(path)
     _write_notebook(ROOT / "docs" / "trl.ipynb", SOURCE / "trl_notebook.md")
     shutil.copyfile(STYLE, SOURCE / STYLE.name)
-    text = "\n".join([NUMBERS, *(line for path in results for line in _numbers(path))])
-    (SOURCE / "results.md").write_text(f"{text}\n", encoding="utf-8")
+    lines = [NUMBERS, *chain.from_iterable(map(_numbers, results))]
+    with (SOURCE / "results.md").open("a", encoding="utf-8") as page:
+        page.writelines(f"{line}\n" for line in lines)
     _write_for_programs(navigation())
 
 
@@ -131,10 +133,10 @@ def _cell(cell: Any, number: int, page: Path) -> Iterator[str]:
 
 
 def _numbers(path: Path) -> Iterator[str]:
-    """Yields a section of the page of all measurements."""
+    """Yields a section of all measurements."""
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     machine = result["machine"]
-    yield f"## {path.stem}\n"
+    yield f"### {path.stem}\n"
     yield f"`{result['command']}` on {machine['system']} with {machine['cpus']} CPUs and"
     yield f"{machine['memory_gib']} GiB, at a load of {result['load']}."
     yield f"[All rows]({ELSEWHERE}/{RESULTS}/{path.name}).\n"

@@ -1,7 +1,7 @@
 """Estimates what a training run on SWE data needs, before it is started.
 
 `python -m recipes.swebench.resources --model qwen3_8b --nodes 4` prints the inputs with their
-sources, and what follows by the formulas of docs/resources.md.
+sources, and what follows by the formulas of docs/swe.md.
 """
 
 from pathlib import Path

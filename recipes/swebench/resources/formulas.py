@@ -1,4 +1,4 @@
-"""Formulas: what a training run on SWE data needs of the service's hosts. Pure; docs/resources.md.
+"""Formulas: what a training run on SWE data needs of the service's hosts. Pure; docs/swe.md.
 
 The results are estimates; the service's metrics have what a run really takes.
 """

@@ -64,6 +64,37 @@ def test_a_command_as_nobody_has_no_privileges() -> None:
     assert int(status["CapEff"], 16) == 0
 
 
+CPU_INDEX = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
+
+
+@pytest.mark.parametrize(
+    ("requires", "has_gpu", "options"),
+    [
+        pytest.param("nvidia-cudnn-cu13==9", False, CPU_INDEX, id="CUDA without a GPU"),
+        pytest.param("nvidia-cudnn-cu13==9", True, [], id="CUDA with a GPU"),
+        pytest.param("sympy>=1.13.3", False, [], id="an index that offers a CPU build"),
+    ],
+)
+def test_torch_is_a_cpu_build_where_no_gpu_is(
+    tmp_path: Path, requires: str, has_gpu: bool, options: list[str]
+) -> None:
+    python, log = tmp_path / "python", tmp_path / "log"
+    python.write_text(
+        f"""#!/bin/sh
+        echo "$@" >>{log}
+        case "$*" in *--dry-run*) echo '{{"requires_dist": ["{requires}"]}}' ;; esac
+        """
+    )
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nexit {0 if has_gpu else 9}\n")
+    for program in (python, tmp_path / "nvidia-smi"):
+        program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = run(SCRIPTS / "install-torch", python, "constraints.txt", PATH=path)
+    assert done.returncode == 0, done.stderr
+    last = log.read_text().splitlines()[-1].split()
+    assert last[last.index("constraints.txt") + 1 :] == [*options, "torch"]
+
+
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt-get")
 def test_the_mirror_is_the_debian_archive_of_this_machine(apt: Path) -> None:
     add_source(apt, "a", "http://third.example/debian", origin="Third", label="Debian")

@@ -127,7 +127,7 @@ class Attempt:
     turns_end_s: float | None = None
     """Reading of `clock` at the end of RUN's budget; None before the first turn."""
     turns_most_s: float | None = None
-    """Seconds of work for the turns that begin next, at most; None: all that is left for turns."""
+    """Work budget of the next turns, in seconds; None: no limit of their own."""
     may_sample: bool = True
     """True until RUN ends, since all that is sampled is trained on."""
     open_calls: int = 0

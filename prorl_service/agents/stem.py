@@ -2,8 +2,8 @@
 
 It computes in a sandbox without a network and looks things up with tools of MCP servers, which the
 operator names and the task chooses among. An answer is the letter of an option or short text;
-docs/math_code_science.md says what counts. A rollout that stops without an answer (turns or tokens used up) is
-wrong, not failed.
+docs/math_code_science.md says what counts. A rollout that stops without an answer (turns or tokens
+used up) is wrong, not failed.
 """
 
 import re

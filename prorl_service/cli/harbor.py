@@ -70,7 +70,9 @@ def run(
     *directories: Path,
     attempts: Annotated[PositiveInt, Parameter(name=("--attempts", "-n"))] = 1,
     parallel: Parallel = 4,
-    harness: Annotated[str | None, Parameter(help="Program in the loop's place.")] = None,
+    harness: Annotated[
+        str | None, Parameter(help="Harness to run instead of the built-in loop.")
+    ] = None,
     output: Annotated[Path | None, Parameter(name="--json", help="File for rollouts.")] = None,
     reading: Reading = ReadOptions(),
     model: Annotated[ModelOptions, panel("Model")] = ModelOptions(),
@@ -78,7 +80,7 @@ def run(
     limits: Annotated[Limits, panel("Limits")] = Limits(eval_timeout_s=3600, max_turns=64),
     sandboxes: Sandboxes = SandboxOptions(),
 ) -> int:
-    """Evaluate a model on tasks: success at the first attempt, and at any of several.
+    """Evaluate a model on tasks (pass@1 and pass@k).
 
     Exits with code 1 if a directory was refused.
     """

@@ -113,7 +113,7 @@ def build(
     mirror
         URL of a Debian mirror (default: where apt looks).
     base
-        What stands in for an image that a Dockerfile begins with. Repeatable.
+        Replacement for a base image of a Dockerfile. Repeatable.
     no_network
         Give commands of a Dockerfile no network; they have the host's otherwise.
     budget

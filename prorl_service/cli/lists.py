@@ -66,27 +66,27 @@ def list_rollouts(
     groups
         List groups.
     run
-        Those of this run (default: all that the service knows).
+        Only rollouts of this run (default: all that the service knows).
     agent
-        Those of this agent.
+        Only rollouts of this agent.
     task
-        Those of this task.
+        Only rollouts of this task.
     group
-        Those of this group.
+        Only rollouts of this group.
     state
-        Those in this state.
+        Only rollouts in this state.
     blame
-        Those whose failure was this one's fault.
+        Only rollouts whose failure was this one's fault.
     finish_reason
-        Those that ended for this reason.
+        Only rollouts that ended for this reason.
     outcome
-        Groups with this outcome; implies --groups.
+        Only groups with this outcome; implies --groups.
     policy_version
-        Those of this policy version.
+        Only rollouts of this policy version.
     reward_min
-        Those with at least this reward; of groups, the mean counts.
+        Only rollouts with at least this reward; of groups, the mean counts.
     reward_max
-        Those with at most this reward.
+        Only rollouts with at most this reward.
     limit
         Most rows to list.
     as_json

@@ -67,7 +67,7 @@ def top(
     once: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a service is doing, again and again; Ctrl-C ends it.
+    """Watch what a service is doing (refreshes every 2 s); Ctrl-C ends it.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class Place:
     digest: Digest
     """Digest of the conversation, with the tools."""
     restated: tuple[int, ...] = ()
-    """Numbers of the turns that came back otherwise than they were handed out."""
+    """Numbers of the turns that were echoed back with changes."""
     tools: Digest = b""
     """Digest of the tools; empty without any."""
     system: Digest = b""
@@ -65,7 +65,7 @@ class Conversations:
     """All conversations of one rollout: that of the agent, of its sub-agents, for titles, …"""
 
     is_strict: bool = False
-    """Whether a turn that came back otherwise than it was handed out counts as another."""
+    """Whether a turn that is echoed back with changes counts as another."""
 
     _turns: dict[Digest, int] = field(default_factory=dict)
     """Turns by the digest of all that was said up to their end."""

@@ -107,7 +107,7 @@ class Counts:
     repeated: int = 0
     """Requests that got the reply to the same request before."""
     restated: set[int] = field(default_factory=set)
-    """Turns that came back otherwise than they were handed out."""
+    """Turns that were echoed back with changes."""
     broken_calls: int = 0
     refused: int = 0
     """Requests that the gateway did not answer because of what they ask."""
@@ -170,9 +170,9 @@ class RolloutGateway:
     ) -> CallReply:
         """Samples the reply that has `begun`, or gives that of the same request before.
 
-        `key`: digest of the request. A request that comes while its like is under way, or that says
-        of itself that it is repeated, is never sampled twice. When nobody waits for a call any
-        more, it is cancelled, and nothing of it is recorded. Raises `Refused`.
+        `key`: digest of the request. Identical requests in flight, and retries marked as such
+        by the client, share one sample. When nobody waits for a call any more, it is cancelled, and
+        nothing of it is recorded. Raises `Refused`.
         """
         task = self._calls.get(key)
         if task is None or not _is_usable(task, is_repeated=is_repeated):

@@ -1,9 +1,9 @@
 """Scoring of mathematical answers with math-verify (https://github.com/huggingface/Math-Verify).
 
 An answer is LaTeX and counts as a whole: it is not searched, because a search also finds numbers of
-the question. `rewards.exact` compares numbers; docs/math_code_science.md says what else math-verify takes to
-be equal, and where it errs. Comparing hostile LaTeX can take forever or fill memory: call
-`score_math` through a `ScoringPool`.
+the question. `rewards.exact` compares numbers; docs/math_code_science.md says what else
+math-verify takes to be equal, and where it errs. Comparing hostile LaTeX can take forever or fill
+memory: call `score_math` through a `ScoringPool`.
 """
 
 import re

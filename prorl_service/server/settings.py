@@ -144,7 +144,7 @@ class SandboxOptions:
     image_budget_gb: NonNegativeFloat | None = None
     """Maximum size of finished images in the cache, in GB (default: no limit)."""
     image_base: Annotated[tuple[str, ...], Parameter(metavar="IMAGE=REFERENCE")] = ()
-    """What stands in for an image that tasks name or Dockerfiles begin with, such as
+    """Replacement for an image that tasks name or Dockerfiles begin with, such as
     'debian:bookworm-slim=local:deb'. Repeatable."""
     no_image_build_network: bool = False
     """Give commands of Dockerfiles no network; they have the host's otherwise."""

@@ -53,7 +53,7 @@ def test_a_servers_reward_is_bounded_and_its_other_figures_are_left_out(
         verdict = verdict_of(answer | {"reward": reward}, {}, server="s")
         assert verdict.components == {name: one for name, one in answer.items() if fits(one)}
     else:
-        with pytest.raises(EvaluatorError, match="gave the reward"):
+        with pytest.raises(EvaluatorError, match="unusable reward"):
             verdict_of(answer | {"reward": reward}, {}, server="s")
 
 

@@ -1,7 +1,8 @@
 """The agent that writes programs: the model edits a file in a sandbox, hidden tests grade it.
 
 RUN leaves only `/workspace/solution.py`. EVAL runs it in a fresh sandbox, case by case;
-docs/math_code_science.md says what that trusts. The tests never enter the sandbox that the model works in.
+docs/math_code_science.md says what that trusts. The tests never enter the sandbox that the model
+works in.
 """
 
 import logging

@@ -109,7 +109,7 @@ class HarborAgent(ToolAgent):
         """Starts the task's MCP servers: from then on, prompts offer their tools, too."""
         if self.data.mcp and not self.has_own_loop:
             raise TaskError(
-                "the task has MCP servers, and a harness is not told of them",
+                "harnesses cannot use the task's MCP servers",
                 hint="run it with the service's own loop",
             )
         for server in self.data.mcp:

@@ -23,8 +23,8 @@ def verdict_of(answer: Mapping[str, Any], row: Mapping[str, Any], *, server: str
     reward = answer.get(REWARD)
     if not is_score(reward):
         raise EvaluatorError(
-            f"NeMo Gym server {server!r} gave the reward {shown(reward)}, no number within "
-            f"{MAX_SCORE:.0f}"
+            f"NeMo Gym server {server!r} returned an unusable reward: {shown(reward)} is no number "
+            f"within {MAX_SCORE:.0f}"
         )
     added = {
         name: value

@@ -84,7 +84,7 @@ async def test_a_harness_does_not_run_a_task_with_servers(tmp_path: Path) -> Non
     task = with_harness(directory(tmp_path, toml=toml()).task(), "pi")
     ended = await play(AgentRegistry()["harness"], task, ["Done."], limits=LIMITS)
     assert ended.rollout.error is not None
-    assert "a harness is not told of them" in ended.rollout.error.message
+    assert "harnesses cannot use the task's MCP servers" in ended.rollout.error.message
 
 
 @pytest.mark.parametrize(

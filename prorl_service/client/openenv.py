@@ -1,4 +1,4 @@
-"""Tasks of the agent `openenv`, one for each that an OpenEnv server lists: see docs/openenv.md.
+"""Tasks of the agent `openenv`, one for each that an OpenEnv server lists: see docs/environments.md.
 
 Asks the server itself, as the trainer reaches it; rollouts reach it by the name that the operator
 gave it. A task holds its split and index, never its content, which may include the answer.
@@ -75,7 +75,7 @@ def _post(http: httpx.Client, path: str, **body: Any) -> Any:
 def _checked(response: httpx.Response) -> Any:
     if response.status_code == httpx.codes.NOT_IMPLEMENTED:
         raise InvalidRequest(
-            "the environment lists no tasks", hint="write rows of your own: docs/openenv.md"
+            "the environment lists no tasks", hint="write rows of your own: docs/environments.md"
         )
     if response.is_error:
         raise InvalidRequest(

@@ -1,7 +1,7 @@
 """Failures at a NeMo Gym server, with NeMo Gym's own names for what failed and at which stage.
 
 Pure. A failure is never a reward: each is an error that says whose fault it is, and whether to try
-again. docs/nemo_gym.md has the table.
+again. docs/environments.md has the table.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Tasks of the agent `openenv`, one for each that an OpenEnv server lists: see docs/environments.md.
+"""Tasks of the agent `openenv`, one for each that an OpenEnv server lists: docs/environments.md.
 
 Asks the server itself, as the trainer reaches it; rollouts reach it by the name that the operator
 gave it. A task holds its split and index, never its content, which may include the answer.

@@ -8,7 +8,7 @@ would cost more than the call that made the room. `membership` knows which engin
 import asyncio
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -51,7 +51,6 @@ class Dispatch:
     def __init__(
         self,
         members: Mapping[str, PoolMember],
-        can_serve: Callable[[PoolMember], bool],
         updates: WeightUpdates,
         model: CurrentModel,
         router: Router,
@@ -61,7 +60,6 @@ class Dispatch:
         """`members`: the pool's own. `wait_s`: how long a call waits while no backend is healthy,
         updates not counted."""
         self._members = members
-        self._can_serve = can_serve
         self._updates = updates
         self._model = model
         self._router = router
@@ -81,7 +79,11 @@ class Dispatch:
         self._admit()
 
     def healthy(self) -> list[PoolMember]:
-        return [member for member in self._members.values() if self._can_serve(member)]
+        return [
+            member
+            for member in self._members.values()
+            if member.state is BackendState.HEALTHY and member.loaded is self._updates.wanted
+        ]
 
     async def route(
         self, model: str, call: RouteRequest, failed: Collection[PoolMember]

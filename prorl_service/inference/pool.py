@@ -72,7 +72,6 @@ class BackendPool:
         )
         self._dispatch = Dispatch(
             self._members,
-            self._can_serve,
             self.weights,
             self.model,
             router or LeastExpectedTime(),
@@ -110,9 +109,6 @@ class BackendPool:
 
     def _problems(self) -> str:
         return "; ".join(f"{m.backend_id}: {m.reason}" for m in self._members.values())
-
-    def _can_serve(self, member: PoolMember) -> bool:
-        return member.state is BackendState.HEALTHY and member.loaded is self.weights.wanted
 
     # --- for rollouts ---------------------------------------------------------------------------
 

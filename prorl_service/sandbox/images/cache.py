@@ -25,16 +25,14 @@ from prorl_service.sandbox.images import oci_layout, registry, sif
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
 from prorl_service.sandbox.images.apptainer_build import ApptainerSource
 from prorl_service.sandbox.images.builder import ImageBuilder, Wanted
-from prorl_service.sandbox.images.definitions import Definition
 from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders, DockerfileSource
 from prorl_service.sandbox.images.dockerfiles.work import BaseImage
 from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.images.leases import Lease, Leases
 from prorl_service.sandbox.images.locks import Heartbeat
 from prorl_service.sandbox.images.references import (
-    ArchiveReference,
     DockerfileReference,
-    LayoutReference,
+    FileReference,
     LocalReference,
     PathReference,
     RegistryReference,
@@ -175,18 +173,15 @@ class ImageCache:
             pulls = [group.create_task(pull(reference)) for reference in unique]
         return [done.result() for done in pulls]
 
-    async def build(self, name: str, definition: Definition | str) -> Entry:
+    async def build(self, name: str, source: ApptainerSource | str) -> Entry:
         """Makes `local:name` of a definition, or of what a reference stands for."""
         local = str(parse(f"local:{name}"))
         with disk_errors(self.root):
             await self._prepare()
-            if isinstance(definition, Definition):
-                source = ApptainerSource(
-                    definition.shown, definition.write, cwd=definition.directory
-                )
+            if isinstance(source, ApptainerSource):
                 lease = await self._builder.make_local(source)
             else:
-                lease = await self.get(definition, refresh=True)
+                lease = await self.get(source, refresh=True)
                 if lease.digest is None:
                     lease = await self._builder.make_local(await in_thread(_to_copy, lease.path))
             async with lease:
@@ -262,7 +257,7 @@ class ImageCache:
             await in_thread(self._store.set_ref, ref)
         return lease
 
-    def _find_here(self, parsed: LayoutReference | ArchiveReference | LocalReference) -> Wanted:
+    def _find_here(self, parsed: FileReference | LocalReference) -> Wanted:
         if isinstance(parsed, LocalReference):
             ref = self._store.ref(str(parsed))
             if ref is None:
@@ -273,7 +268,7 @@ class ImageCache:
             return Wanted(ref.digest, None)
         content = oci_layout.inspect(parsed)
         shown = str(parsed)
-        if isinstance(parsed, LayoutReference):
+        if parsed.form == "oci":
             view = functools.partial(oci_layout.view, parsed.path, content.digest)
             return Wanted(content.digest, ApptainerSource(shown, view), content.size_bytes)
         return Wanted(
@@ -313,17 +308,14 @@ class ImageCache:
     async def _look_up(self, parsed: RegistryReference, known: Ref | None) -> Ref:
         """Returns what a name stands for; offline, what it stood for if that image is cached."""
         try:
-            resolved = await registry.resolve(parsed, known=known.listed if known else None)
+            ref = await registry.resolve(parsed, known)
         except SandboxError as error:
             if known is None or not await in_thread(self._store.image(known.digest).exists):
                 raise
             log.warning("%s; using the cached image %s", error, known.digest)
             return known
-        if resolved is None:
-            assert known is not None
-            return known
-        ref = Ref(str(parsed), resolved.listed, resolved.digest, resolved.size_bytes)
-        await in_thread(self._store.set_ref, ref)
+        if ref is not known:
+            await in_thread(self._store.set_ref, ref)
         return ref
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from prorl_service.errors import TaskError
-from prorl_service.sandbox.images.references import ArchiveReference, LayoutReference
+from prorl_service.sandbox.images.references import FileReference
 
 IMAGE_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -45,13 +45,13 @@ class Content:
     """Size of its layers, if they are compressed."""
 
 
-def inspect(reference: LayoutReference | ArchiveReference) -> Content:
+def inspect(reference: FileReference) -> Content:
     """Returns the content. Raises `TaskError` if it is missing, broken or not exactly one image."""
     whose = str(reference)
     if not reference.path.exists():
         raise TaskError(f"{whose}: there is no file or directory {reference.path}")
     with _broken_as_task_error(whose):
-        if isinstance(reference, LayoutReference):
+        if reference.form == "oci":
             return _layout(lambda name: (reference.path / name).read_bytes(), reference.tag, whose)
         with tarfile.open(reference.path) as tar:
             read = _member_reader(tar)

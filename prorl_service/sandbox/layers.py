@@ -9,35 +9,15 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any
+from typing import IO
+
+from prorl_service.sandbox.guest.execd.guard import Guard as Guard
 
 IN_MEMORY_BYTES = 1 << 20
 PIECE_BYTES = 32 << 20
 HEADERS_BYTES = 32 << 10
 """Maximum size of what surrounds a file in a tar: headers with long names, and its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """What of a layer comes into the sandbox that gets it; `execd.guard` has the rules.
-
-    Paths have no slash at their beginning. A root is a file or directory, what is in a directory
-    (`DIRECTORY/`), or all names in it that begin with a dot (`DIRECTORY/.`).
-    """
-
-    never: tuple[str, ...] = ()
-    """Roots of which nothing is restored."""
-    work: tuple[str, ...] | None = None
-    """Roots that are restored; None: all."""
-    protected: tuple[str, ...] = ()
-    """Roots within those that stay as the image has them."""
-    allow: tuple[str, ...] = ()
-    """Patterns of paths that are restored nevertheless."""
-
-    def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Layer:

@@ -79,7 +79,7 @@ class FileVerbs(ABC):
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             parts = _Parts(MAX_REFUSED_BYTES)
             await self._layer_request(
-                "restore_layer", payload=piece, on_part=parts.append, guard=guard.to_wire()
+                "restore_layer", payload=piece, on_part=parts.append, guard=guard._asdict()
             )
             refused.update(json.loads(parts.joined()))
         return dict(refused)

@@ -31,6 +31,8 @@ MEDIA_TYPES = IMAGE_TYPES + INDEX_TYPES
 
 _COMPRESSED = re.compile(r"[.+](gzip|zstd)$")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+PLATFORM = f"linux/{_ARCHITECTURES.get(platform.machine(), platform.machine())}"
+"""This machine's platform, as manifests and Dockerfiles name it."""
 TAG_ANNOTATION = "org.opencontainers.image.ref.name"
 MAX_MEMBER_BYTES = 8 << 20
 
@@ -158,14 +160,12 @@ def choose_platform(manifest: dict[str, Any], whose: str) -> str | None:
     """Returns the digest of this machine's image in an index; None if `manifest` is no index."""
     if "manifests" not in manifest:
         return None
-    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    wanted = f"linux/{architecture}"
     offered = {_platform(entry): str(entry["digest"]) for entry in reversed(manifest["manifests"])}
-    if wanted not in offered:
+    if PLATFORM not in offered:
         raise TaskError(
-            f"{whose}: there is no image for {wanted}, only for {', '.join(sorted(offered))}"
+            f"{whose}: there is no image for {PLATFORM}, only for {', '.join(sorted(offered))}"
         )
-    return offered[wanted]
+    return offered[PLATFORM]
 
 
 def layers_bytes(manifest: dict[str, Any]) -> int | None:

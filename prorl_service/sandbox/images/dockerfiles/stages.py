@@ -10,12 +10,12 @@ from prorl_service.errors import TaskError
 from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Instruction
 from prorl_service.sandbox.images.dockerfiles.variables import (
     BUILT_IN,
-    PLATFORM,
     Stage,
     evaluate,
     expand,
     walk,
 )
+from prorl_service.sandbox.images.oci_layout import PLATFORM
 from prorl_service.sandbox.images.references import LocalReference, RegistryReference, parse
 
 SCRATCH = "scratch"

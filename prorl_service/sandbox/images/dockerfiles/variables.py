@@ -1,23 +1,25 @@
 """Variables of a Dockerfile: what ARG and ENV give to each instruction. Pure."""
 
-import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Instruction
+from prorl_service.sandbox.images.oci_layout import PLATFORM
 
 Variables = Mapping[str, str]
 
 _VARIABLE = re.compile(r"\\(.)|\$(\w+)|\$\{(\w+)(?:(:?[-+?])([^}]*))?\}", re.DOTALL)
 _QUOTED = re.compile(r"\"((?:\\.|[^\"])*)\"|'([^']*)'")
-_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-PLATFORM = f"linux/{_ARCHITECTURE}"
 SHELL = ("/bin/sh", "-c")
 BUILT_IN = {
     f"{whose}{name}": value
     for whose in ("BUILD", "TARGET")
-    for name, value in (("PLATFORM", PLATFORM), ("OS", "linux"), ("ARCH", _ARCHITECTURE))
+    for name, value in (
+        ("PLATFORM", PLATFORM),
+        ("OS", "linux"),
+        ("ARCH", PLATFORM.removeprefix("linux/")),
+    )
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -59,8 +60,8 @@ async def test_vllm_must_report_the_versions_of_its_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def silent(engine: VllmStub, request: Request) -> Response:
-        choice = {"token_ids": [5], "finish_reason": "stop"}
-        choice |= {"logprobs": {"content": [{"logprob": -0.5}]}}
+        choice: dict[str, Any] = {"token_ids": [5], "finish_reason": "stop"}
+        choice["logprobs"] = {"content": [{"logprob": -0.5}]}
         usage = {"prompt_tokens": len((await request.json()).get("token_ids", ()))}
         return JSONResponse({"choices": [choice], "usage": usage})
 

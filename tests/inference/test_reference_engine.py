@@ -180,6 +180,21 @@ async def test_a_file_that_the_engine_cannot_open_is_fetched(
     assert error(new, prompt(30), await ask(backend, prompt(30))) < TOLERANCE
 
 
+async def test_waiting_pauses_let_calls_end_and_hold_new_ones(
+    engine: Engine, backend: Backend
+) -> None:
+    asked = await endless_prompt(backend)
+    begun = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=200))
+    await engine.until("num_requests_running", lambda running: running == 1)
+    pause = asyncio.create_task(backend.http.tell("/pause?mode=wait"))
+    assert (await begun).finish_reason == "length"
+    await pause
+    late = asyncio.create_task(ask(backend, prompt(5)))
+    await engine.until("num_requests_waiting", lambda waiting: waiting == 1)
+    await backend.engine.resume()
+    assert (await late).token_ids
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from enum import StrEnum
 from random import Random
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from prorl_service.inference.engines.base import PauseMode
 from prorl_service.inference.engines.vllm_routes import NEVER_UPDATED
 from prorl_service.inference.reference_engine.kv import KVCache, KVPool
 from prorl_service.inference.reference_engine.model import PackedModel
@@ -29,6 +29,7 @@ MAX_STEP_TOKENS = 2048
 """Most tokens of a step: bounds how long running sequences wait for the prompt of a new one."""
 
 T = TypeVar("T")
+PauseMode = Literal["abort", "wait", "keep"]
 
 
 class EngineDead(Exception):
@@ -74,6 +75,12 @@ class Sequence:
 Plan = list[tuple[Sequence, KVCache, list[int]]]
 
 
+class _BatcherState(StrEnum):
+    RUNNING = "running"
+    DRAINING = "draining"
+    PAUSED = "paused"
+
+
 @dataclass(slots=True)
 class Counters:
     prompt_tokens: int = 0
@@ -91,11 +98,15 @@ class Batcher:
         self.waiting: deque[Sequence] = deque()
         self.running: dict[Sequence, KVCache] = {}
         self.failure: Exception | None = None
-        self.is_paused = False
+        self._state = _BatcherState.RUNNING
         self._pool = KVPool(model.kv_layout, kv_tokens)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._device = asyncio.Lock()
         self._changed = asyncio.Event()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._state is not _BatcherState.RUNNING
 
     # --- for requests ---------------------------------------------------------------------------
 
@@ -123,14 +134,18 @@ class Batcher:
 
     async def pause(self, mode: PauseMode) -> None:
         """Returns once sampling has stopped. New requests queue in every mode."""
-        self.is_paused = True
+        if mode == "wait":
+            self._state = _BatcherState.DRAINING
+            for sequence in list(self.running):
+                await sequence.finished.wait()
+        self._state = _BatcherState.PAUSED
         if mode == "abort":
             self._abort_all()
         async with self._device:
             pass
 
     def resume(self) -> None:
-        self.is_paused = False
+        self._state = _BatcherState.RUNNING
         self._changed.set()
 
     async def change_weights(self, change: Callable[[], None]) -> None:
@@ -185,9 +200,10 @@ class Batcher:
         return True
 
     def _plan(self) -> Plan:
-        if self.is_paused:
+        if self._state is _BatcherState.PAUSED:
             return []
-        self._admit()
+        if self._state is _BatcherState.RUNNING:
+            self._admit()
         plan: Plan = []
         room = MAX_STEP_TOKENS
         for sequence, cache in self.running.items():

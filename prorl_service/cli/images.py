@@ -19,7 +19,7 @@ from rich.table import Table
 from prorl_service.cli.screen import Screen
 from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.images import (
-    Entry,
+    CachedImage,
     ImageCache,
     Pulled,
     context_archive,
@@ -197,7 +197,7 @@ def _bytes(gigabytes: float | None) -> int | None:
     return None if gigabytes is None else int(gigabytes * 1e9)
 
 
-def _show(entries: list[Entry]) -> None:
+def _show(entries: list[CachedImage]) -> None:
     if not entries:
         return
     table = Table("size", "last use", "in use", "names", "source", box=None)

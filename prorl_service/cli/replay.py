@@ -64,7 +64,7 @@ def replay(directory: Path, /, *, reward: str | None = None, out: Path | None = 
         if files is not None:
             files.add(step, after)
             files.finish(step)
-        cells = [*Figures(before).cells(), *(Figures(after).rewards() if function else ())]
+        cells = [*StepFigures(before).cells(), *(StepFigures(after).rewards() if function else ())]
         table.add_row(str(step), *cells)
     Screen(sys.stdout).table(table)
 
@@ -96,7 +96,7 @@ def _files(out: Path, tasks: Iterable[Task]) -> StepFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StepFigures:
     """Figures of one step's rollouts."""
 
     rollouts: Sequence[Rollout]

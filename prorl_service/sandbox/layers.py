@@ -53,11 +53,11 @@ class Layer:
             yield self._file.read()
             return
         with tarfile.open(fileobj=self._file, mode="r|") as tar:
-            piece = _Piece()
+            piece = _LayerPiece()
             for entry in tar:
                 if piece.size_bytes and piece.size_bytes + entry.size + HEADERS_BYTES > most_bytes:
                     yield piece.end()
-                    piece = _Piece()
+                    piece = _LayerPiece()
                 piece.add(tar, entry)
             yield piece.end()
 
@@ -65,7 +65,7 @@ class Layer:
         self._file.close()
 
 
-class _Piece:
+class _LayerPiece:
     def __init__(self) -> None:
         self._content = io.BytesIO()
         self._tar = tarfile.open(fileobj=self._content, mode="w|")  # noqa: SIM115

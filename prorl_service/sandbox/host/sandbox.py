@@ -26,7 +26,7 @@ from prorl_service.sandbox.host.cgroups import ControlGroup
 from prorl_service.sandbox.host.direct_shell import DirectShell
 from prorl_service.sandbox.host.handover import Handover, checked_listener
 from prorl_service.sandbox.host.processes import Process, close_in_forks
-from prorl_service.sandbox.host.rpc import Channel, Refused
+from prorl_service.sandbox.host.rpc import Channel, RefusedInside
 from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
 from prorl_service.sandbox.layers import PIECE_BYTES, Guard, Layer
 
@@ -350,7 +350,7 @@ class RemoteSandbox(ABC):
             return await self._channel.request(
                 operation, timeout_s=timeout_s, margin_s=margin_s, **others
             )
-        except Refused as refusal:
+        except RefusedInside as refusal:
             if os_errors and refusal.errno is not None:
                 raise OSError(refusal.errno, refusal.message, others.get("path")) from None
             why = f"{failed or f'{operation} failed inside'}: {refusal.message}"

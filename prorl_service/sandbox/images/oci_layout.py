@@ -41,13 +41,13 @@ Read = Callable[[str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class LayoutContent:
     digest: str
     size_bytes: int | None
     """Size of its layers, if they are compressed."""
 
 
-def inspect(reference: FileReference) -> Content:
+def inspect(reference: FileReference) -> LayoutContent:
     """Returns the content. Raises `TaskError` if it is missing, broken or not exactly one image."""
     whose = str(reference)
     if not reference.path.exists():
@@ -78,14 +78,14 @@ def view(layout: Path, digest: str, workspace: Path) -> str:
     return f"oci:{path}"
 
 
-def _layout(read: Read, tag: str | None, whose: str) -> Content:
+def _layout(read: Read, tag: str | None, whose: str) -> LayoutContent:
     entries = orjson.loads(read("index.json"))["manifests"]
     digest = str(_choose_tag(entries, tag, whose)["digest"])
     manifest = _blob(read, digest, whose)
     chosen = choose_platform(manifest, whose)
     if chosen is not None:
         digest, manifest = chosen, _blob(read, chosen, whose)
-    return Content(digest, layers_bytes(manifest))
+    return LayoutContent(digest, layers_bytes(manifest))
 
 
 def _choose_tag(entries: list[dict[str, Any]], tag: str | None, whose: str) -> dict[str, Any]:
@@ -104,12 +104,12 @@ def _blob(read: Read, digest: str, whose: str) -> dict[str, Any]:
     return read_manifest(content, whose)
 
 
-def _docker_archive(read: Read, whose: str) -> Content:
+def _docker_archive(read: Read, whose: str) -> LayoutContent:
     """Uses the image's id: the digest of its configuration, which lists its layers' digests."""
     images = orjson.loads(read("manifest.json"))
     if len(images) != 1:
         raise TaskError(f"{whose}: it must have one image; it has {len(images)}")
-    return Content(digest_of(read(images[0]["Config"])), None)
+    return LayoutContent(digest_of(read(images[0]["Config"])), None)
 
 
 def _member_reader(tar: tarfile.TarFile) -> Read:

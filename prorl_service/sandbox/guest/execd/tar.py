@@ -109,7 +109,7 @@ def add_entry(tar: tarfile.TarFile, directory: int, name: str, prefix: str) -> N
     elif stat.S_ISREG(status.st_mode):
         with open(open_regular(name, _FILE, directory), "rb") as file:
             info.size = os.fstat(file.fileno()).st_size
-            tar.addfile(info, _Padded(file))  # type: ignore[arg-type]
+            tar.addfile(info, _PaddedFile(file))  # type: ignore[arg-type]
 
 
 class Bounded:
@@ -124,7 +124,7 @@ class Bounded:
         return self._out.write(data)
 
 
-class _Padded:
+class _PaddedFile:
     """Pads a file that shrinks while it is read to the length in its header."""
 
     def __init__(self, file: BinaryIO) -> None:

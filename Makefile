@@ -19,7 +19,7 @@ docs: setup ## the documentation's site, in outputs/docs/site
 	scripts/docs
 bench: setup sandboxes ## the measurements the docs quote
 	scripts/bench
-test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and its contract
+test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and the contract on three releases
 	scripts/test-vllm
 test-verl:  ## training with VeRL on CPU, in an environment of its own
 	scripts/test-verl -n 2 --dist worksteal

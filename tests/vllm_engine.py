@@ -1,7 +1,7 @@
 """A real vLLM on CPU, for tests of everything that talks to engines.
 
-`scripts/test-vllm` makes its environment, and names it in PRORL_TEST_VLLM; without that variable,
-tests run against the reference engine only.
+`scripts/test-vllm` makes its environments, one for each release, and names one in PRORL_TEST_VLLM;
+without that variable, tests run against the reference engine only.
 """
 
 import os
@@ -16,8 +16,9 @@ PYTHON = Path(__file__).parents[1] / (ENVIRONMENT or "") / "bin/python"
 OPTIONS = (
     *("--dtype", "float32", "--enforce-eager", "--max-num-batched-tokens", "64"),
     *("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "2048", "--block-size", "32"),
-    *("--enable-lora", "--max-lora-rank", "8"),
+    *(("--enable-lora", "--max-lora-rank", "8") if ENVIRONMENT == ".venv-vllm" else ()),
 )
+"""Options of vLLM; only the newest release is given adapters."""
 
 
 def engine(

@@ -141,7 +141,7 @@ class PoolMember:
     def must_be_probed(self) -> bool:
         """True unless what its owner reports, if anything, says all that a probe would."""
         report = self.spec.report
-        if report is None:
+        if report is None or self.backend.engine.needs_probes:
             return True
         if report.state is not BackendState.HEALTHY:
             return False
@@ -199,6 +199,8 @@ class PoolMember:
                 hint="is the inference engine running and reachable from the service?",
             )
         self.info = await self.backend.describe(timeout_s=timeout_s)
+        if self.spec.policy_version is not None and (needed := self.info.needs_for_label):
+            raise BackendRejected(f"{self.spec.url} is updated by others: that needs {needed}")
         await self.backend.check_logprobs(self.info, may_probe=False)
         is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
         if is_other or self.info.is_paused:  # a paused engine may have lost its weights

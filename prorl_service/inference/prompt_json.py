@@ -26,6 +26,9 @@ class EncodedPrompt:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def extended(self, ids: Sequence[int]) -> "EncodedPrompt":
+        return EncodedPrompt(self._ids + array("i", ids), before=self)
+
     def is_prefix_of(self, ids: "array[int]") -> bool:
         return ids[: len(self._ids)] == self._ids
 

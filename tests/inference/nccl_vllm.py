@@ -1,6 +1,6 @@
 """Stand-ins for both sides of vLLM's weight transfer by NCCL, which needs GPUs.
 
-`NcclVllm` is an engine with the routes of 0.32 and 0.33 (entrypoints/rl/online/api_router.py).
+`NcclVllm` is an engine with the routes of 0.28 to 0.33 (entrypoints/rl/online/api_router.py).
 `installed` replaces vLLM's modules by those of 0.32 or 0.33; their trainer makes the same calls, in
 the same order, as distributed/weight_transfer/nccl_engine.py, `NCCLTrainerWeightTransferEngine`.
 Plain sockets carry the weights between the two. As with NCCL, a sender waits forever for a receiver
@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -26,16 +25,16 @@ from starlette.responses import JSONResponse, Response
 
 from prorl_service.local import free_port
 from prorl_service.testing.loopback import Handler
-from tests.inference.vllm_stub import VllmStub
+from tests.inference.old_vllm import OldVllm
 
 JOINED = b"j"
 TAKEN = b"t"
 
 
-class NcclVllm(VllmStub):
-    """vLLM with `--weight-transfer-config '{"backend": "nccl"}'`."""
+class NcclVllm(OldVllm):
+    """vLLM 0.31 with `--weight-transfer-config '{"backend": "nccl"}'`."""
 
-    def __init__(self, model: Path, workers: int) -> None:
+    def __init__(self, root: str, workers: int) -> None:
         self.workers = workers
         self.steps: list[str] = []
         """Routes that change something, in the order of their calls."""
@@ -44,7 +43,7 @@ class NcclVllm(VllmStub):
         self.fails_to_pause = False
         self._announced: dict[str, Any] = {}
         self._sockets: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        super().__init__(model)
+        super().__init__((0, 31), root=root)
 
     def restart(self) -> None:
         super().restart()
@@ -55,7 +54,9 @@ class NcclVllm(VllmStub):
             **super().routes(),
             "/get_world_size": self._world_size,
             "/init_weight_transfer_engine": self._join,
+            "/start_weight_update": self._nothing,
             "/update_weights": self._receive,
+            "/finish_weight_update": self._nothing,
         }
 
     async def respond(self, request: Request) -> Response:
@@ -66,8 +67,8 @@ class NcclVllm(VllmStub):
             return JSONResponse({}, status_code=500)
         return await super().respond(request)
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "weight_transfer_config": {"backend": "nccl"}}
+    def _config(self) -> dict[str, Any]:
+        return {**super()._config(), "weight_transfer_config": {"backend": "nccl"}}
 
     def _leave(self) -> None:
         for _, writer in self._sockets:
@@ -92,7 +93,7 @@ class NcclVllm(VllmStub):
         return JSONResponse({})
 
     async def _receive(self, request: Request) -> Response:
-        assert not self._running.is_set()
+        assert self.paused.is_set()
         info = (await request.json())["update_info"]
         if not info["names"]:  # as before
             info = self._announced

@@ -1,21 +1,23 @@
 """Modes of engines' logprobs: said, or shown by a probe; refused if training cannot use them."""
 
+import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from prorl_service.errors import BackendRejected
 from prorl_service.inference.engines import vllm_logprobs as logprobs
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.schemas import BackendSpec, Turn, logprobs_mode_of
+from prorl_service.testing import StubEngine
+from prorl_service.testing.loopback import Handler
 from tests.inference.pools import generate
-from tests.inference.vllm_stub import VllmStub
 
 VOCABULARY = 300
 
@@ -80,26 +82,45 @@ async def test_tokens_of_equal_likelihood_are_no_proof() -> None:
     assert await logprobs.probed("url", ask, VOCABULARY) == "unknown"
 
 
-class SampledVllm(VllmStub):
-    """Answers with logprobs of `sampling`; `has_server_info`: in its development mode."""
+class Vllm(StubEngine):
+    """Answers as vLLM 0.32 with a mode; `has_server_info`: in its development mode."""
 
     def __init__(self, model: Path, sampling: Sampling, *, has_server_info: bool) -> None:
-        super().__init__(model, mode=sampling.mode)
-        self.has_server_info = has_server_info
+        super().__init__(model, lambda _: [5] * logprobs.PROBED_TOKENS)
+        self.sampling, self.has_server_info = sampling, has_server_info
         self.temperature = 1.0
-        self.logprob = lambda _: sampling.logprob(self.temperature)
+        self.logprob = lambda _: self.sampling.logprob(self.temperature)
+
+    def routes(self) -> Mapping[str, Handler]:
+        routes = {**super().routes(), "/version": self._version}
+        return {**routes, "/server_info": self._server_info} if self.has_server_info else routes
+
+    async def _version(self, _: Request) -> Response:
+        return JSONResponse({"version": "0.32.0"})
+
+    async def _server_info(self, _: Request) -> Response:
+        model = {"dtype": "torch.bfloat16", "logprobs_mode": self.sampling.mode}
+        return JSONResponse({"vllm_config": {"model_config": model}})
+
+    async def _models(self, request: Request) -> Response:
+        answer = json.loads(bytes((await super()._models(request)).body))
+        del answer["data"][0]["logprobs_mode"]
+        answer["data"][0]["owned_by"] = "vllm"
+        return JSONResponse(answer)
 
     async def _generate(self, request: Request) -> Response:
         body = await request.json()
-        self.temperature = body.get("sampling_params", {}).get("temperature")
+        if not body:
+            return JSONResponse({"error": {"message": "Field required"}}, status_code=400)
+        self.temperature = body["sampling_params"]["temperature"]
         return await super()._generate(request)
 
 
 @asynccontextmanager
 async def pool_with(
     tiny_model: Path, spool: Path, sampling: Sampling, *, has_server_info: bool
-) -> AsyncIterator[tuple[BackendPool, SampledVllm]]:
-    engine = SampledVllm(tiny_model, sampling, has_server_info=has_server_info)
+) -> AsyncIterator[tuple[BackendPool, Vllm]]:
+    engine = Vllm(tiny_model, sampling, has_server_info=has_server_info)
     async with engine, BackendPool(spool, PoolConfig(probe_interval_s=0.05)) as pool:
         yield pool, engine
 

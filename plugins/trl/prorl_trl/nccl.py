@@ -1,6 +1,6 @@
 """Transfer of weights by NCCL, from the trainer's GPU to those of the engines.
 
-vLLM's own trainer side does it (0.32 or newer, installed next to TRL). It believes that it talks to
+vLLM's own trainer side does it (0.28 or newer, installed next to TRL). It believes that it talks to
 one engine; it talks to the service, which makes all engines follow. The service decides how weights
 travel, and `weights.send` obeys.
 """
@@ -30,7 +30,7 @@ def is_possible() -> bool:
     if not torch.cuda.is_available() or vllm.installed() is None:
         return False
     try:
-        vllm.check("the transfer of weights by NCCL")
+        vllm.check("the transfer of weights by NCCL", part="weights by NCCL")
     except UntestedRelease as error:
         log.warning("weights go by files: %s", error.message)
         return False

@@ -2,7 +2,8 @@
 
 `/init_weight_transfer_engine` begins to fetch and touches no weight; `/update_weights` waits for
 that and loads, with any parallelism and data type. A LoRA adapter is only put where vLLM's own
-routes load it from. Not supported: draft models.
+routes load it from. Not supported: draft models, and vLLM before 0.25, whose backends do not load
+weights themselves.
 """
 
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+import vllm
 from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -27,6 +29,13 @@ from vllm.model_executor.model_loader.reload import (
 from prorl_vllm.adapters import install
 from prorl_vllm.checkpoint import Shapes, difference, shapes_of
 from prorl_vllm.fetching import Fetch, Offer
+
+if not hasattr(WeightTransferEngine, "start_weight_update"):
+    raise ImportError("the weight-transfer backend prorl needs vLLM 0.25 or newer")
+
+
+LOADS_BESIDE_LORA = (0, 32)
+"""First release tested to load a whole model whose layers are wrapped for LoRA; 0.27 does not."""
 
 
 @dataclass
@@ -67,6 +76,14 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
         self._fetch = Fetch(Offer(init_info.path, init_info.size, init_info.url))
 
     def _check(self, shapes: Shapes) -> None:
+        if (
+            self.vllm_config.lora_config is not None
+            and vllm.__version_tuple__[:2] < LOADS_BESIDE_LORA
+        ):
+            raise ValueError(
+                "prorl: vLLM before 0.32 cannot load a whole model if it was started with "
+                "--enable-lora: start it without"
+            )
         own = shapes_of(self.model_config.model, self.model_config.revision)
         is_head_tied = bool(self.model_config.hf_config.tie_word_embeddings)
         if problem := difference(shapes, own, is_head_tied=is_head_tied):
@@ -102,6 +119,10 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
 
     def finish_weight_update(self) -> None:
         """Does nothing: `update_weights` has loaded the whole model."""
+
+    @staticmethod
+    def trainer_send_weights(iterator: object, trainer_args: object) -> None:
+        """Does nothing: the service offers a file. vLLM up to 0.27 wants it defined."""
 
     def shutdown(self) -> None:
         self._end_fetch()

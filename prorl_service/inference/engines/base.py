@@ -69,6 +69,8 @@ class EngineInfo:
     """Outside of an update, the trace of one that failed or was cut short, unless it is lent."""
     is_lent: bool = False
     """True while its owner uses it for something else, and will resume it."""
+    needs_for_label: str = ""
+    """What would make it report the version of weights that others gave it; "" if it does."""
 
     @property
     def has_first_base(self) -> bool:
@@ -147,6 +149,11 @@ class Engine(ABC):
 
     def __init__(self, http: EngineHttp) -> None:
         self.http = http
+
+    @property
+    def needs_probes(self) -> bool:
+        """True if the versions of its tokens are known only by asking."""
+        return False
 
     @abstractmethod
     async def describe(self, info: EngineInfo) -> EngineInfo:

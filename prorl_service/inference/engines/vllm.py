@@ -1,6 +1,7 @@
-"""vLLM: refused if it is too old, lacks a flag, or gives logprobs that training cannot use.
+"""vLLM: refused if it is too old, lacks a flag, or gives logprobs that training cannot use;
+bracketed if its answers do not say which weights sampled a token.
 
-A gateway to engines of vLLM counts as one.
+A gateway to engines of vLLM counts as one. See `vllm_releases` for what each release has.
 """
 
 import asyncio
@@ -19,12 +20,18 @@ from prorl_service.inference.engines.base import (
     EngineInfo,
     Generation,
     Intake,
+    PauseMode,
     Transfer,
     WeightDirectory,
     WeightSource,
 )
 from prorl_service.inference.engines.http import EngineHttp, NotOffered
-from prorl_service.inference.engines.vllm_releases import Release
+from prorl_service.inference.engines.vllm_bracket import Bracket
+from prorl_service.inference.engines.vllm_releases import (
+    SHARES_NCCL_SETTINGS,
+    SWAPS_ADAPTERS,
+    Release,
+)
 from prorl_service.inference.engines.vllm_routes import GENERATE, Reload, VllmRoutes
 from prorl_service.inference.engines.vllm_transfers import (
     NO_PLUGIN,
@@ -43,7 +50,7 @@ NO_ADAPTERS = (
     "merge adapters into the model"
 )
 NEEDS_NCCL = (
-    "it takes weights by NCCL: install vLLM 0.32 or newer next to the trainer, which needs a GPU, "
+    "it takes weights by NCCL: install vLLM 0.28 or newer next to the trainer, which needs a GPU, "
     "and start all engines alike; or start them with prorl-vllm"
 )
 UNKNOWN_MODE = (
@@ -61,16 +68,30 @@ class VllmEngine(VllmRoutes):
 
     def __init__(self, http: EngineHttp) -> None:
         super().__init__(http)
+        self._release: Release | None = None
+        """None: a build without a number, or a gateway."""
+        self._bracket: Bracket | None = None
+        """Bracket of an engine whose answers have no versions."""
         self._generates = False
         """True once `GENERATE` was found: vLLM may log an error each time it is tried."""
         self._has_plugin = False
         self._takes_seeds = True
         self._adapters: Mapping[str, str] = {}
 
+    @property
+    def needs_probes(self) -> bool:
+        return self._bracket is not None
+
     async def describe(self, info: EngineInfo) -> EngineInfo:
         await self._check_release()
         self._adapters = info.adapters
-        return await super().describe(info)
+        info = await super().describe(info)
+        if self._bracket is not None and not info.is_paused:
+            self._bracket.open()  # it may have been started again since an update failed
+        if self._release is not None and self._release < releases.LABELS_WEIGHTS:
+            needed = f"vLLM {releases.shown(releases.LABELS_WEIGHTS)}"
+            return replace(info, needs_for_label=needed)
+        return info
 
     async def _check_release(self) -> None:
         release: Release | None = None
@@ -80,8 +101,13 @@ class VllmEngine(VllmRoutes):
             raise BackendRejected(f"{self.http.url}: {problem}")
         if warning := releases.warning(release):
             self.http.warn(f"%s: {warning}")
-        if release is not None and not self._generates:
+        if release is None or release >= releases.REPORTS_VERSIONS:
+            self._bracket = None
+        elif self._bracket is None:
+            self._bracket = Bracket(super().version, self.process)
+        if release is not None and release >= releases.NEEDS_SCALE_OUT and not self._generates:
             await self._check_route()
+        self._release = release
 
     async def _check_route(self) -> None:
         try:
@@ -90,6 +116,12 @@ class VllmEngine(VllmRoutes):
             raise BackendRejected(f"{self.http.url}: start vLLM with --enable-scale-out") from error
         except BackendRejected:  # the empty request
             self._generates = True
+
+    async def version(self) -> int | None:
+        if self._bracket is None:
+            return await super().version()
+        self._bracket.version = await self._bracket.version_now()
+        return self._bracket.version
 
     async def process(self) -> str:
         return await self.http.ask("GET", SERVER_INFO, _read_process)
@@ -100,7 +132,20 @@ class VllmEngine(VllmRoutes):
         if call.seed is not None and not self._takes_seeds:
             self.http.warn(NO_SEEDS)
             call = replace(call, seed=None)
-        return await super().generate(call)
+        if self._bracket is None:
+            return await self.sample(call)
+        return await self._bracket.generate(self.sample, call)
+
+    async def pause(self, mode: PauseMode) -> None:
+        if self._bracket is None:
+            await super().pause(mode)
+        else:
+            await self._bracket.close(lambda: VllmRoutes.pause(self, "abort"))
+
+    async def resume(self) -> None:
+        await super().resume()
+        if self._bracket is not None:
+            self._bracket.open()
 
     async def probe_logprobs(self, vocab_size: int) -> LogprobsMode:
         mode = await logprobs.probed(self.http.url, self._probe, vocab_size)
@@ -139,18 +184,21 @@ class VllmEngine(VllmRoutes):
         intake = Intake(
             server.dtype,
             "",
-            server.max_lora_rank if self._has_plugin else 0,
+            server.max_lora_rank if self._has_plugin and self._is_from(SWAPS_ADAPTERS) else 0,
             logprobs_mode="processed" if mode else None,
             takes_seeds=self._takes_seeds,
         )
         if not server.is_known or self._has_plugin:
             return intake
-        if server.backend != NCCL:
+        if server.backend != NCCL or not self._is_from(SHARES_NCCL_SETTINGS):
             return replace(intake, needs_for_files=NO_PLUGIN)
         workers = await self.http.ask(
             "GET", "/get_world_size", lambda answer: int(answer["world_size"])
         )
         return replace(intake, needs_for_files=NEEDS_NCCL, workers=workers)
+
+    def _is_from(self, first: Release) -> bool:
+        return self._release is None or self._release >= first
 
     async def transfer(self, source: WeightSource, info: EngineInfo, intake: Intake) -> Transfer:
         if isinstance(source, WeightDirectory):
@@ -171,7 +219,11 @@ class VllmEngine(VllmRoutes):
         await self.http.tell("/init_weight_transfer_engine", {"init_info": init_info})
 
     async def took(self, version: int, model: str | None = None) -> None:
-        await super().took(version, model)
+        with suppress(NotOffered):  # before 0.27 the bracket keeps the version
+            await super().took(version, model)
+        self.model = model
+        if self._bracket is not None:
+            self._bracket.took(version)
         if model is None:
             for name in self._adapters:  # their base model was replaced
                 await self.http.tell("/v1/unload_lora_adapter", {"lora_name": name})

@@ -1,4 +1,8 @@
-"""Releases of vLLM that the service can use, by the table of neighbours."""
+"""Releases of vLLM that the service can use, and what the older ones lack.
+
+Taken from their sources. Knows nothing of an engine's address or state; the range that was tested
+is in the table of neighbours.
+"""
 
 from packaging.version import InvalidVersion, Version
 
@@ -6,6 +10,19 @@ from prorl_service.neighbours import neighbours
 
 Release = tuple[int, ...]
 """Major and minor version."""
+
+LOADS_FILES: Release = (0, 25)
+"""First release whose weight-transfer backends load the weights themselves, as our plug-in does."""
+LABELS_WEIGHTS: Release = (0, 27)
+"""First release with `/update_weight_version` and `/weight_info`."""
+SHARES_NCCL_SETTINGS: Release = (0, 28)
+"""First release whose backend `nccl` learns how weights are packed when its group is opened."""
+NEEDS_SCALE_OUT: Release = (0, 30)
+"""First release that has `/inference/v1/generate` only with `--enable-scale-out`."""
+REPORTS_VERSIONS: Release = (0, 32)
+"""First release whose answers have `weight_versions`."""
+SWAPS_ADAPTERS: Release = (0, 32)
+"""First release tested with LoRA adapters, and with whole models where it takes adapters."""
 
 UNTAGGED: Release = (0, 1)
 """Release that a build from a checkout without tags claims to be."""
@@ -20,6 +37,10 @@ def release_of(version: str) -> Release | None:
     return None if release == UNTAGGED else release
 
 
+def shown(release: Release) -> str:
+    return ".".join(map(str, release))
+
+
 def problem(release: Release | None) -> str | None:
     """Returns why vLLM of this release cannot be used; None if it can, tested or not."""
     is_old = release is not None and release < Version(neighbours()["vllm"].newest).release
@@ -32,7 +53,7 @@ def warning(release: Release | None) -> str | None:
 
 
 def _untested(release: Release | None) -> str | None:
-    vllm, shown = neighbours()["vllm"], ".".join(map(str, release or ()))
-    if release is None or vllm.supports(shown):
+    vllm = neighbours()["vllm"]
+    if release is None or vllm.supports(shown(release)):
         return None
-    return f"vLLM {shown} is outside the tested range, {vllm.tested}"
+    return f"vLLM {shown(release)} is outside the tested range, {vllm.tested}"

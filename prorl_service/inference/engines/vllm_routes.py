@@ -1,7 +1,8 @@
 """The routes and the JSON that vLLM and the reference engine have in common.
 
 Weights come from a directory that the engine reads, or as a file that it fetches: where it shares
-the service's file system it opens the file instead. See `vllm` for what depends on vLLM's flags.
+the service's file system it opens the file instead. See `vllm` for what depends on a release of
+vLLM or on its flags.
 """
 
 import asyncio
@@ -52,6 +53,10 @@ class VllmRoutes(Engine):
         return await self.http.ask("GET", "/weight_info", _read_version)
 
     async def generate(self, call: EngineCall) -> Generation:
+        return await self.sample(call)
+
+    async def sample(self, call: EngineCall, version: int | None = None) -> Generation:
+        """Makes one call. `version`: that of all tokens; None if the answer has one for each."""
         sampling = call.sampling
         params = {
             "max_tokens": call.max_tokens,
@@ -67,20 +72,24 @@ class VllmRoutes(Engine):
         body = {"token_ids": orjson.Fragment(call.prompt.json()), "sampling_params": params}
         if self.model is not None:
             body["model"] = self.model
-        read = partial(self._read, len(call.prompt))
+        read = partial(self._read, len(call.prompt), version)
         headers = {"X-Session-ID": call.session_id}
         return await self.http.ask("POST", GENERATE, read, json=body, headers=headers)
 
-    def _read(self, prompt_length: int, answer: Any) -> Generation:
-        choice, usage = answer["choices"][0], answer["usage"]
-        ids = choice["token_ids"]
+    def _read(self, prompt_length: int, version: int | None, answer: Any) -> Generation:
+        choice = answer["choices"][0]
+        ids, spans = choice["token_ids"], choice.get("weight_versions") or []
+        usage = answer["usage"] if version is None else answer.get("usage")
+        if version is not None:  # neither field is in the answers of all releases
+            usage = usage or {"prompt_tokens": prompt_length}
+            spans = spans or [{"version": str(version), "start": 0, "end": len(ids)}][: len(ids)]
         require(usage["prompt_tokens"] == prompt_length, f"usage {usage} for {prompt_length} ids")
         entries = choice["logprobs"]["content"] if ids else []
         return checked(
             Generation(
                 token_ids=ids,
                 logprobs=[float(entry["logprob"]) for entry in entries],
-                policy_versions=_expand(choice.get("weight_versions") or [], len(ids)),
+                policy_versions=_expand(spans, len(ids)),
                 finish_reason=choice["finish_reason"],
                 cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
                 backend=self.http.backend_id,

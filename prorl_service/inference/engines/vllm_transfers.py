@@ -16,7 +16,7 @@ from prorl_service.inference.tensor_file import Header
 OF_PLUGIN = "prorl: "
 """Prefix of the plug-in's own reasons."""
 NO_PLUGIN = (
-    'start vLLM with `--weight-transfer-config \'{"backend": "prorl"}\'` and '
+    'start vLLM (0.25 or newer) with `--weight-transfer-config \'{"backend": "prorl"}\'` and '
     "prorl-vllm installed, or pass weights through a directory that both see"
 )
 

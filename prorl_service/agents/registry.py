@@ -115,25 +115,27 @@ def registry_with(source: str) -> tuple[AgentRegistry, str]:
     return registry, handler.name
 
 
-def imported(path: str) -> Any:
+def imported(path: str, *, role: str = "agent") -> Any:
     """Returns the object at the import path 'package.module:Class' or 'directory/file.py:Class'.
 
-    A file must lie at that place on each machine that runs the agent. Raises `InvalidRequest`.
+    A file must lie at that place on each machine that runs the agent. `role`: what errors call the
+    path. Raises `InvalidRequest`.
     """
+    source = f"{role} {path!r}"
     module_name, _, class_name = path.partition(":")
     is_file = module_name.endswith(".py")
     if not class_name:
         form = f"write it as '{module_name}:Class'" if is_file else FORM
-        raise InvalidRequest(f"agent {path!r} names no class", hint=form)
+        raise InvalidRequest(f"{source} names no class", hint=form)
     if is_file:
-        module_name = _module_of(Path(module_name), path)
-    module = _import(module_name, path)
+        module_name = _module_of(Path(module_name), source)
+    module = _import(module_name, source)
     found = module
     for name in class_name.split("."):
         found = getattr(found, name, None)
         if found is None:
             raise InvalidRequest(
-                f"agent {path!r}: {module_name} has no {class_name}", hint=_offer(module)
+                f"{source}: {module_name} has no {class_name}", hint=_offer(module)
             )
     return found
 
@@ -145,14 +147,14 @@ def _module_of(file: Path, source: str) -> str:
     """
     file = file.resolve()
     if not file.is_file():
-        raise InvalidRequest(f"agent {source!r}: there is no file {file}")
+        raise InvalidRequest(f"{source}: there is no file {file}")
     root, names = file.parent, [file.stem]
     while (root / "__init__.py").is_file():
         names.insert(0, root.name)
         root = root.parent
     if not all(name.isidentifier() for name in names):
         raise InvalidRequest(
-            f"agent {source!r}: {'.'.join(names)!r} is no name of a module",
+            f"{source}: {'.'.join(names)!r} is no name of a module",
             hint="rename the file: letters, digits and '_'",
         )
     if str(root) not in sys.path:
@@ -160,12 +162,12 @@ def _module_of(file: Path, source: str) -> str:
     spec = find_spec(names[0])
     if spec is None or not spec.origin or root not in Path(spec.origin).resolve().parents:
         raise InvalidRequest(
-            f"agent {source!r}: another module is called {names[0]!r}", hint="rename the file"
+            f"{source}: another module is called {names[0]!r}", hint="rename the file"
         )
     return ".".join(names)
 
 
-def _import(name: str, path: str) -> Any:
+def _import(name: str, source: str) -> Any:
     if (directory := os.getcwd()) not in sys.path:
         sys.path.append(directory)  # last, so that installed modules come first
     try:
@@ -175,9 +177,9 @@ def _import(name: str, path: str) -> Any:
             problem, hint = f"no module {error.name!r} in {directory} or among installed ones", FORM
         else:
             problem, hint = f"it imports {error.name!r}, which is not installed", ""
-        raise InvalidRequest(f"agent {path!r}: {problem}", hint=hint) from error
+        raise InvalidRequest(f"{source}: {problem}", hint=hint) from error
     except Exception as error:  # importing a module can raise anything
-        raise InvalidRequest(f"agent {path!r}: {_place(error)}{_said(error)}") from error
+        raise InvalidRequest(f"{source}: {_place(error)}{_said(error)}") from error
 
 
 def _said(error: Exception) -> str:

@@ -1,10 +1,14 @@
-"""A rollout as a conversation on a screen: its prompt, its turns, and the verdict."""
+"""A rollout as a conversation on a screen: its prompt, its turns, and the verdict.
+
+`prorl try` shows the verdict too.
+"""
 
 from collections.abc import Iterator
 
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.wording import (
     MEANINGS,
+    STYLES,
     call_text,
     json_text,
     listed,
@@ -16,12 +20,6 @@ from prorl_service.schemas import Message, RolloutState
 from prorl_service.schemas.views import RolloutRow, RolloutText, Sibling, TextCall, TextTurn
 from prorl_service.utils.visible import visible_line
 
-STYLES = {
-    RolloutState.DONE: "bold green",
-    RolloutState.FAILED: "bold red",
-    RolloutState.CANCELLED: "bold yellow",
-}
-
 
 def show_rollout(screen: Screen, text: RolloutText) -> None:
     _show_head(screen, text)
@@ -30,7 +28,7 @@ def show_rollout(screen: Screen, text: RolloutText) -> None:
         screen.line(f"turn {number_ + 1}", "bold")
         _show_turn(screen, turn)
     _show_resumptions(screen, text, len(text.turns))
-    _show_verdict(screen, text)
+    show_verdict(screen, text.rollout, text.report)
 
 
 # --- prompt ---------------------------------------------------------------------------------------
@@ -38,7 +36,8 @@ def show_rollout(screen: Screen, text: RolloutText) -> None:
 
 def _show_head(screen: Screen, text: RolloutText) -> None:
     row = text.rollout
-    title = f"{visible_line(row.rollout_id)}  {outcome(row)}"
+    reward = "" if row.reward is None else f", reward {number(row.reward)}"
+    title = f"{visible_line(row.rollout_id)}  {_outcome(row)}{reward}"
     screen.line(title, STYLES.get(row.state, "bold"))
     screen.note(", ".join(_facts(row, text.group_size)))
     if len(text.siblings) > 1:
@@ -140,9 +139,8 @@ def _show_call(screen: Screen, call: TextCall) -> None:
 # --- verdict --------------------------------------------------------------------------------------
 
 
-def _show_verdict(screen: Screen, text: RolloutText) -> None:
-    row = text.rollout
-    screen.line(outcome(row), STYLES.get(row.state, "bold"))
+def show_verdict(screen: Screen, row: RolloutRow, report: object) -> None:
+    screen.line(_outcome(row), STYLES.get(row.state, "bold"))
     if row.reward is not None:
         screen.block("reward", number(row.reward), "bold")
     if row.reward_components:
@@ -150,10 +148,12 @@ def _show_verdict(screen: Screen, text: RolloutText) -> None:
         screen.block("parts", "\n".join(parts), fold=True)
     if row.error is None and (reason := row.finish_reason) and reason in MEANINGS:
         screen.block("because", MEANINGS[reason])
-    if text.report is not None:
-        screen.block("report", json_text(text.report), fold=True)
+    if report is not None:
+        screen.block("report", json_text(report), fold=True)
     if row.error is not None:
-        screen.block("error", f"{row.error.kind}: {row.error.message}", "red", fold=True)
+        kind, message = row.error.kind, row.error.message
+        said = message if message.startswith(f"{kind}:") else f"{kind}: {message}"
+        screen.block("error", said, "red", fold=True)
         for problem in row.error.fields:
             screen.block("field", f"{problem.field}: {problem.message}", "red")
         if row.error.hint:
@@ -162,16 +162,12 @@ def _show_verdict(screen: Screen, text: RolloutText) -> None:
     screen.note(f"{sampled} sampled; {', '.join(stage_times(row.timings))}")
 
 
-def outcome(row: RolloutRow) -> str:
+def _outcome(row: RolloutRow) -> str:
     """Returns state and end of a rollout on one line."""
-    parts = [row.state.value]
-    if row.error is not None:
-        stage = f" in {row.error.stage.value.upper()}" if row.error.stage is not None else ""
-        parts[0] += stage
-        if row.state is RolloutState.FAILED:
-            parts.append(f"blame {row.error.blame.value}")
-    elif row.finish_reason is not None and row.state is RolloutState.DONE:
-        parts[0] += f": {row.finish_reason.value} after {plural(row.turns or 0, 'turn')}"
-    if row.reward is not None:
-        parts.append(f"reward {number(row.reward)}")
-    return ", ".join(parts)
+    if (error := row.error) is not None:
+        stage = f" in {error.stage.value.upper()}" if error.stage is not None else ""
+        blame = f", blame {error.blame.value}" if row.state is RolloutState.FAILED else ""
+        return f"{row.state.value}{stage}{blame}"
+    if row.state is RolloutState.DONE and row.finish_reason is not None:
+        return f"done: {row.finish_reason.value} after {plural(row.turns or 0, 'turn')}"
+    return row.state.value

@@ -62,7 +62,7 @@ def export(
         For sft and tokens: also what trainers do not learn from, such as titles, sub-agents, and
         rollouts that failed or were cut off.
     """
-    wanted = Wanted(min_reward, tuple(agent or ()), only)
+    wanted = WantedRollouts(min_reward, tuple(agent or ()), only)
     try:
         match format:
             case "jsonl":
@@ -92,7 +92,7 @@ def export(
 
 
 @dataclass(slots=True)
-class Wanted:
+class WantedRollouts:
     """Conditions for rollouts; counts what is left out and why."""
 
     min_reward: float | None
@@ -163,7 +163,7 @@ def _write_documents(found: Iterable[Record], transcriber: Transcriber, out: Pat
     return written
 
 
-def _report(wanted: Wanted, written: int, out: Path | None) -> None:
+def _report(wanted: WantedRollouts, written: int, out: Path | None) -> None:
     """Prints to standard error: standard output is for rollouts."""
     parts = [f"{written} written" + (f" to {out}" if out else "")]
     if wanted.filtered:

@@ -18,7 +18,7 @@ from prorl_service.agents.harbor.directory.checks import Outcome, absent_steps, 
 from prorl_service.agents.harbor.directory.preparation import PreparingAgent, prepared
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.cli.harbor_reading import ReadOptions, UnreadableDirectory, read_all, say
-from prorl_service.cli.harbor_runs import Candidate, Results, check_all, evaluate, study
+from prorl_service.cli.harbor_runs import HarborCandidate, Results, check_all, evaluate, study
 from prorl_service.cli.harnesses import known
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.try_options import ModelOptions
@@ -153,18 +153,18 @@ def prepare(
     return 1 if refused or any(problems.values()) else 0
 
 
-def _prepared(one: Candidate) -> Candidate:
+def _prepared(one: HarborCandidate) -> HarborCandidate:
     fetched = PreparingAgent.fetched.get(one.task.task_id, [])
     for step in fetched:
         hosts = ", ".join(f"{host} ({count})" for host, count in step.hosts.items())
         size = f"{len(step.files)} files, {len(step.tar) / 1e6:.1f} MB"
         say(f"{one.directory.name}: kept {size}; hosts: {hosts or 'none'}")
-    return Candidate(one.directory, prepared(one.task, fetched))
+    return HarborCandidate(one.directory, prepared(one.task, fetched))
 
 
 def _read(
     directories: Sequence[Path], options: ReadOptions, *, with_probes: bool = False
-) -> tuple[list[Candidate], list[UnreadableDirectory]]:
+) -> tuple[list[HarborCandidate], list[UnreadableDirectory]]:
     """Shows the directories that are refused. Raises `ProRLError` if nothing is left."""
     found, refused = read_all(
         directories,
@@ -186,7 +186,7 @@ def _read(
 
 def _write_sound(
     output: Path,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[HarborCandidate],
     results: Results,
     problems: Mapping[str, Sequence[str]],
 ) -> None:
@@ -207,7 +207,7 @@ def _write(tasks: Sequence[Task], output: Path) -> None:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _shown(candidates: Sequence[Candidate], results: Results) -> dict[str, list[str]]:
+def _shown(candidates: Sequence[HarborCandidate], results: Results) -> dict[str, list[str]]:
     """Shows what probes got. Returns the problems of each task."""
     names = list(dict.fromkeys(one.probe for some in results.values() for one in some))
     table = Table("task", *names, "verdict", box=None)
@@ -222,7 +222,7 @@ def _shown(candidates: Sequence[Candidate], results: Results) -> dict[str, list[
     return problems
 
 
-def _needs(one: Candidate, outcomes: Sequence[Outcome]) -> list[str]:
+def _needs(one: HarborCandidate, outcomes: Sequence[Outcome]) -> list[str]:
     """Returns what was found out that task.toml may say, in its words."""
     data, toml = HarborData.model_validate(one.task.data), one.directory.toml.verifier
     said = []
@@ -240,7 +240,7 @@ def _cell(reward: float | None) -> str:
 
 
 def _as_json(
-    candidates: Sequence[Candidate], results: Results, problems: Mapping[str, Sequence[str]]
+    candidates: Sequence[HarborCandidate], results: Results, problems: Mapping[str, Sequence[str]]
 ) -> list[dict[str, object]]:
     data = {one.directory.name: HarborData.model_validate(one.task.data) for one in candidates}
     return [

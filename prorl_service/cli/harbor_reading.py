@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from prorl_service.agents.harbor.directory.checks import oracle
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
-from prorl_service.cli.harbor_runs import Candidate
+from prorl_service.cli.harbor_runs import HarborCandidate
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
 from prorl_service.utils.visible import visible_line
 
@@ -39,7 +39,7 @@ def read_all(
     strict: bool,
     builds: bool = False,
     with_probes: bool = False,
-) -> tuple[list[Candidate], list[UnreadableDirectory]]:
+) -> tuple[list[HarborCandidate], list[UnreadableDirectory]]:
     """Reads task directories, and those in directories of them; `with_probes`, their solutions,
     too. `builds`: Dockerfiles come before images that tasks name.
 
@@ -48,7 +48,7 @@ def read_all(
     if not directories:
         raise InvalidRequest.of_field("directories", "name at least one task directory")
     variables = dict(_variable(one) for one in env)
-    found: dict[str, Candidate] = {}
+    found: dict[str, HarborCandidate] = {}
     refused: list[UnreadableDirectory] = []
     for path in [path for one in directories for path in _task_paths(one)]:
         try:
@@ -70,11 +70,11 @@ def read_all(
 def _read(
     path: Path,
     variables: Mapping[str, str],
-    others: Mapping[str, Candidate],
+    others: Mapping[str, HarborCandidate],
     *,
     builds: bool,
     with_probes: bool,
-) -> Candidate:
+) -> HarborCandidate:
     """Raises `TaskError`."""
     try:
         directory = TaskDirectory.read(path, variables, builds=builds)
@@ -84,7 +84,7 @@ def _read(
             )
         if with_probes:
             oracle(directory)
-        return Candidate(directory, directory.task())
+        return HarborCandidate(directory, directory.task())
     except (OSError, ValueError) as error:  # a file that cannot be read, or is not UTF-8
         raise TaskError(f"{path}: {error}") from error
 

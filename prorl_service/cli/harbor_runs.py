@@ -18,7 +18,7 @@ from prorl_service.agents.harbor.directory.checks import (
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.agents.harbor.probes import Probe, ProbeAgent
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.cli.try_options import Source
+from prorl_service.cli.try_options import ReplySource
 from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
 from prorl_service.server.service import Service
 from prorl_service.server.settings import ServiceSettings
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class HarborCandidate:
     """A task, with the directory that it is of."""
 
     directory: TaskDirectory
@@ -46,17 +46,17 @@ Results = dict[str, list[Outcome]]
 
 
 async def study(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[HarborCandidate],
     settings: ServiceSettings,
     *,
     parallel: int,
     say: Say,
     agent: type[ProbeAgent] = ProbeAgent,
-) -> tuple[list[Candidate], Results]:
+) -> tuple[list[HarborCandidate], Results]:
     """Runs the solutions. Returns the candidates with what those need that do not pass as they are,
     and what the solutions got. Raises `ProRLError`."""
 
-    async def ran(some: Sequence[Candidate]) -> Results:
+    async def ran(some: Sequence[HarborCandidate]) -> Results:
         return await probe_all(some, oracle, settings, parallel=parallel, say=say, agent=agent)
 
     first = await ran(candidates)
@@ -68,7 +68,7 @@ async def study(
             if outcomes and not passes(outcomes[0]):
                 task = list(variants(one.task, first[one.directory.name][0]))[number]
                 if task != one.task:
-                    tried[index] = Candidate(one.directory, task)
+                    tried[index] = HarborCandidate(one.directory, task)
         again = await ran([*tried.values()]) if tried else {}
         for index, one in tried.items():
             if passes(again[one.directory.name][0]):
@@ -77,8 +77,8 @@ async def study(
 
 
 async def check_all(
-    candidates: Sequence[Candidate], settings: ServiceSettings, *, parallel: int, say: Say
-) -> tuple[list[Candidate], Results]:
+    candidates: Sequence[HarborCandidate], settings: ServiceSettings, *, parallel: int, say: Say
+) -> tuple[list[HarborCandidate], Results]:
     """Returns the candidates with what their solutions need, and what all probes got. Raises
     `ProRLError`."""
     chosen, results = await study(candidates, settings, parallel=parallel, say=say)
@@ -87,7 +87,7 @@ async def check_all(
 
 
 async def probe_all(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[HarborCandidate],
     probes: Callable[[TaskDirectory], Sequence[Probe]],
     settings: ServiceSettings,
     *,
@@ -136,7 +136,7 @@ def _list(value: JsonValue) -> list[JsonValue]:
 async def evaluate(
     tasks: Sequence[Task],
     registry: AgentRegistry,
-    source: Source,
+    source: ReplySource,
     settings: ServiceSettings,
     *,
     attempts: int,

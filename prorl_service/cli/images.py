@@ -19,14 +19,14 @@ from rich.table import Table
 from prorl_service.cli.screen import Screen
 from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.images import (
-    Entry,
+    CachedImage,
     ImageCache,
     Pulled,
     context_archive,
     definitions,
     references,
 )
-from prorl_service.sandbox.images.definitions import Definition
+from prorl_service.sandbox.images.apptainer_build import ApptainerSource
 
 images = App(name="images", help="Pull, build, list and prune sandbox images.")
 
@@ -123,13 +123,13 @@ def build(
         raise InvalidRequest.of_field("source", "give either a source or --debian")
     if debian is not None:
         packages = tuple(word.strip() for word in include.split(",") if word.strip())
-        definition: Definition | str = definitions.of_debian(
+        made_of: ApptainerSource | str = definitions.of_debian(
             debian, include=packages, mirror=mirror
         )
     else:
-        definition = _definition(source or "")
+        made_of = _made_of(source or "")
     cache = options.open(budget, bases=base, network=not no_network)
-    made = asyncio.run(cache.build(name, definition))
+    made = asyncio.run(cache.build(name, made_of))
     print(f"local:{name}  {decimal(made.size_bytes)}  {made.path}")
 
 
@@ -182,7 +182,7 @@ def _from_stdin(given: Sequence[str]) -> Sequence[str]:
     return given
 
 
-def _definition(source: str) -> Definition | str:
+def _made_of(source: str) -> ApptainerSource | str:
     path = Path(source)
     if path.is_file() and path.suffix == ".def":
         return definitions.of_file(path)
@@ -197,7 +197,7 @@ def _bytes(gigabytes: float | None) -> int | None:
     return None if gigabytes is None else int(gigabytes * 1e9)
 
 
-def _show(entries: list[Entry]) -> None:
+def _show(entries: list[CachedImage]) -> None:
     if not entries:
         return
     table = Table("size", "last use", "in use", "names", "source", box=None)

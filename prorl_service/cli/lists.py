@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, default_name_transform
 from pydantic import PositiveInt
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +19,7 @@ from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import STYLES, counts, duration, number, plural
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import Blame, FinishReason, RolloutState, WireModel
+from prorl_service.schemas import RolloutState, WireModel
 from prorl_service.schemas.views import (
     Event,
     GroupOutcome,
@@ -39,22 +39,18 @@ RECENT = 20
 """Rollouts that `logs` begins with."""
 
 Many = Parameter(consume_multiple=False)
+Conditions = Parameter(
+    name="*",
+    name_transform=lambda name: default_name_transform(name.removesuffix("_id")),
+    consume_multiple=False,
+)
 
 
 def list_rollouts(
     *,
     groups: bool = False,
-    run: str | None = None,
-    agent: Annotated[list[str] | None, Many] = None,
-    task: str | None = None,
-    group: str | None = None,
-    state: Annotated[list[RolloutState] | None, Many] = None,
-    blame: Annotated[list[Blame] | None, Many] = None,
-    finish_reason: Annotated[list[FinishReason] | None, Many] = None,
+    wanted: Annotated[RowFilter, Conditions] = RowFilter(),
     outcome: Annotated[list[GroupOutcome] | None, Many] = None,
-    policy_version: int | None = None,
-    reward_min: float | None = None,
-    reward_max: float | None = None,
     limit: PositiveInt = MOST,
     url: Url = DEFAULT_URL,
     as_json: Annotated[bool, Parameter("--json")] = False,
@@ -65,45 +61,13 @@ def list_rollouts(
     ----------
     groups
         List groups.
-    run
-        Only rollouts of this run (default: all that the service knows).
-    agent
-        Only rollouts of this agent.
-    task
-        Only rollouts of this task.
-    group
-        Only rollouts of this group.
-    state
-        Only rollouts in this state.
-    blame
-        Only rollouts whose failure was this one's fault.
-    finish_reason
-        Only rollouts that ended for this reason.
     outcome
         Only groups with this outcome; implies --groups.
-    policy_version
-        Only rollouts of this policy version.
-    reward_min
-        Only rollouts with at least this reward; of groups, the mean counts.
-    reward_max
-        Only rollouts with at most this reward.
     limit
         Most rows to list.
     as_json
         Print an object a line, for programs.
     """
-    wanted = RowFilter(
-        run=run,
-        agent=agent or [],
-        task_id=task,
-        group_id=group,
-        state=state or [],
-        blame=blame or [],
-        finish_reason=finish_reason or [],
-        policy_version=policy_version,
-        reward_min=reward_min,
-        reward_max=reward_max,
-    )
     screen = Screen(sys.stdout)
     with connected(url) as client:
         if groups or outcome:

@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 def _shown(default: object) -> str | None:
     """Returns a default as the help shows it; None hides a default that says nothing."""
-    if default in ((), "", False, None):
+    if default in ((), [], "", False, None):
         return None
     return f"{default:g}" if isinstance(default, float) else str(default)
 
@@ -79,9 +79,13 @@ def report(error: Exception) -> bool:
 def _options(problems: list[Any]) -> str:
     """Returns the problems of options, each by its flag; settings are nested, flags are not."""
     return "; ".join(
-        f"--{str(one['loc'][-1]).replace('_', '-')}: {one['msg'].removeprefix('Value error, ')}"
+        f"--{_last_name(one['loc']).replace('_', '-')}: {one['msg'].removeprefix('Value error, ')}"
         for one in problems
     )
+
+
+def _last_name(place: tuple[str | int, ...]) -> str:
+    return [part for part in place if isinstance(part, str)][-1]
 
 
 def _print(problem: str, hint: str = "") -> None:

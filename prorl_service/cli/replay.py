@@ -4,8 +4,6 @@ A reward function sees only a rollout and its task. The sandboxes are gone, so t
 that take results out of a sandbox cannot be repeated.
 """
 
-import importlib
-import importlib.util
 import math
 import sys
 import traceback
@@ -13,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
+from prorl_service.agents.registry import imported
 from prorl_service.cli.screen import Screen
 from prorl_service.client.saved import (
     SavedStep,
@@ -27,7 +25,7 @@ from prorl_service.client.saved import (
     saved_steps,
 )
 from prorl_service.client.trainable import failure_of
-from prorl_service.errors import ProRLError
+from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.schemas import Rollout, Task
 from prorl_service.schemas.numbers import mean_of
 
@@ -66,7 +64,7 @@ def replay(directory: Path, /, *, reward: str | None = None, out: Path | None = 
         if files is not None:
             files.add(step, after)
             files.finish(step)
-        cells = [*Figures(before).cells(), *(Figures(after).rewards() if function else ())]
+        cells = [*StepFigures(before).cells(), *(StepFigures(after).rewards() if function else ())]
         table.add_row(str(step), *cells)
     Screen(sys.stdout).table(table)
 
@@ -98,7 +96,7 @@ def _files(out: Path, tasks: Iterable[Task]) -> StepFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StepFigures:
     """Figures of one step's rollouts."""
 
     rollouts: Sequence[Rollout]
@@ -160,22 +158,10 @@ def _loaded(path: str) -> Reward:
     source, _, name = path.partition(":")
     if not name:
         raise ProRLError(f"--reward {path!r} names no function", hint=f"write {source}:function")
-    function = getattr(_module(source, path), name, None)
-    if not callable(function):
-        raise ProRLError(f"--reward {path!r}: {source} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
-
-
-def _module(source: str, path: str) -> Any:
     try:
-        if not source.endswith(".py"):
-            sys.path.append("")  # last, so that files here do not hide installed modules
-            return importlib.import_module(source)
-        spec = importlib.util.spec_from_file_location(Path(source).stem, source)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except Exception as error:  # the module may do anything when it is imported
-        raise ProRLError(f"--reward {path!r}: {type(error).__name__}: {error}") from error
-    return module
+        function = imported(path, role="--reward")
+    except InvalidRequest as error:
+        raise ProRLError(error.message) from error
+    if not callable(function):
+        raise ProRLError(f"--reward {path!r}: {name} is no function")
+    return function  # type: ignore[no-any-return]

@@ -133,7 +133,7 @@ def _sibling(rollout_id: str, reward: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ComparedStep:
     turn: int
     """Number of the turn, from 1."""
     what: str
@@ -164,23 +164,23 @@ def first_difference(siblings: Mapping[str, Sequence[TextTurn]]) -> Difference |
     return None
 
 
-def _steps(turns: Sequence[TextTurn]) -> Iterator[Step]:
+def _steps(turns: Sequence[TextTurn]) -> Iterator[ComparedStep]:
     for place, turn in enumerate(turns, 1):
         if turn.given is not None:
-            yield Step(place, "given", turn.given)
-        yield Step(place, "says", turn.raw)
+            yield ComparedStep(place, "given", turn.given)
+        yield ComparedStep(place, "says", turn.raw)
         for call in turn.tool_calls:
             if call.output is not None:
-                yield Step(place, f"output of {call.name}", call.output)
+                yield ComparedStep(place, f"output of {call.name}", call.output)
 
 
-def _difference(steps: Mapping[str, Step | None]) -> Difference:
+def _difference(steps: Mapping[str, ComparedStep | None]) -> Difference:
     found = [step for step in steps.values() if step is not None]
     first = min(found, key=lambda step: step.turn)
     is_one_step = len({(step.turn, step.what) for step in found}) == 1
     what = first.what if is_one_step else "what comes next"
     common = _common_length([step.text for step in found]) if is_one_step else 0
-    groups: dict[Step | None, list[str]] = {}
+    groups: dict[ComparedStep | None, list[str]] = {}
     for rollout_id, step in steps.items():
         groups.setdefault(step, []).append(rollout_id)
     variants = [
@@ -199,7 +199,7 @@ def _common_length(texts: Sequence[str]) -> int:
     return min(len(first), len(last))
 
 
-def _excerpt(step: Step, common: int, is_one_step: bool) -> str:
+def _excerpt(step: ComparedStep, common: int, is_one_step: bool) -> str:
     start = max(0, common - BEFORE_CHARS)
     stop = common + AFTER_CHARS
     text = step.text[start:stop]

@@ -19,7 +19,7 @@ from prorl_service.cli.try_display import Display
 from prorl_service.cli.try_options import (
     ModelOptions,
     OutputOptions,
-    Source,
+    ReplySource,
     TrialOptions,
     overridden,
     read_task,
@@ -93,7 +93,7 @@ def try_agent(
 async def _tried(
     registry: AgentRegistry,
     group: Group,
-    source: Source,
+    source: ReplySource,
     settings: ServiceSettings,
     screen: Screen,
     stop: Stop,
@@ -122,7 +122,7 @@ async def _shown(
     service: Service,
     scripted: ScriptedEngine | None,
     group: Group,
-    source: Source,
+    source: ReplySource,
     screen: Screen,
     stop: Stop,
 ) -> list[Rollout]:

@@ -9,22 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from prorl_service.agents.attempt import Attempt
+from prorl_service.cli.conversation import show_verdict
 from prorl_service.cli.screen import Screen
-from prorl_service.cli.wording import call_text, json_text, plural, stage_times
+from prorl_service.cli.wording import STYLES, call_text, number
 from prorl_service.rollouts.observers import Observer
-from prorl_service.schemas import (
-    Rollout,
-    RolloutState,
-    Stage,
-    Timings,
-    ToolCallRecord,
-    Turn,
-)
+from prorl_service.schemas import Rollout, RolloutState, Stage, ToolCallRecord, Turn
 from prorl_service.schemas.numbers import mean_of
+from prorl_service.schemas.rollouts import Figures
+from prorl_service.schemas.views import RolloutRow
+from prorl_service.shelf.rows import Standing, row_of
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.utils.visible import visible_line
-
-STYLES = {RolloutState.DONE: "bold green", RolloutState.FAILED: "bold red"}
 
 
 class Display(Observer):
@@ -56,11 +51,19 @@ class Display(Observer):
         """Shows a table of several attempts."""
         names = ("attempt", "state", "reward", "turns", "tokens", "seconds", "finish")
         table = Table(*names, box=None, pad_edge=False, header_style="bold")
-        for one in rollouts:
-            reward = "" if one.reward is None else f"{one.reward:g}"
-            counts = (str(len(_turns(one))), str(_sampled(one)), f"{_seconds(one.timings):.1f}")
-            state = Text(one.state.value, style=STYLES.get(one.state, ""))
-            table.add_row(str(one.index), state, reward, *counts, _finish(one))
+        for row in map(_row, rollouts):
+            finish = row.finish_reason.value if row.finish_reason is not None else ""
+            if row.error is not None:
+                finish = f"blame {row.error.blame.value}: {visible_line(row.error.kind)}"
+            table.add_row(
+                str(row.index),
+                Text(row.state.value, style=STYLES.get(row.state, "")),
+                number(row.reward),
+                str(row.turns),
+                str(row.sampled_tokens),
+                f"{row.timings.init_s + row.timings.run_s + row.timings.eval_s:.1f}",
+                finish,
+            )
         self._screen.line("")
         self._screen.table(table)
         rewards = [one.reward for one in rollouts if one.reward is not None]
@@ -113,21 +116,7 @@ class _View:
         if self._rollout is not None:
             self.update(self._rollout)
         self._close_turn()
-        state = rollout.state
-        self.screen.line(f"{state.value}{_ending(rollout)}", STYLES.get(state, "bold yellow"))
-        if rollout.reward is not None:
-            parts = [f"{name} {value:g}" for name, value in rollout.reward_components.items()]
-            self.screen.block("reward", f"{rollout.reward:g}", "bold")
-            if parts:
-                self.screen.block("parts", "\n".join(parts), fold=True)
-        if rollout.report is not None:
-            self.screen.block("report", json_text(rollout.report), fold=True)
-        if rollout.error is not None:
-            self.screen.block("error", rollout.error.message, "red", fold=True)
-            if rollout.error.hint:
-                self.screen.block("hint", rollout.error.hint)
-        times = ", ".join(stage_times(rollout.timings))
-        self.screen.note(f"{_sampled(rollout)} tokens sampled; {times}")
+        show_verdict(self.screen, _row(rollout), rollout.report)
 
     # --- parts of a rollout ---------------------------------------------------------------------
 
@@ -186,29 +175,6 @@ class _View:
         self._is_closed = True
 
 
-def _turns(rollout: Rollout) -> list[Turn]:
-    return rollout.trajectory.turns if rollout.trajectory is not None else []
-
-
-def _sampled(rollout: Rollout) -> int:
-    return sum(turn.stop - turn.start for turn in _turns(rollout))
-
-
-def _seconds(timings: Timings) -> float:
-    return timings.init_s + timings.run_s + timings.eval_s
-
-
-def _ending(rollout: Rollout) -> str:
-    """Formats what follows the state."""
-    if (error := rollout.error) is not None:
-        stage = f" in {error.stage.value.upper()}" if error.stage is not None else ""
-        return f"{stage}, blame {error.blame.value}"
-    turns = len(_turns(rollout))
-    finish = f": {_finish(rollout)}" if rollout.state is RolloutState.DONE else ""
-    return f"{finish} after {plural(turns, 'turn')}"
-
-
-def _finish(rollout: Rollout) -> str:
-    if rollout.error is not None:
-        return f"blame {rollout.error.blame.value}: {visible_line(rollout.error.kind)}"
-    return rollout.trajectory.finish_reason.value if rollout.trajectory is not None else ""
+def _row(rollout: Rollout) -> RolloutRow:
+    standing = Standing(run="", has_content=True)
+    return row_of(rollout, Figures.of(rollout.trajectory), standing)

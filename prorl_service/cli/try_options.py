@@ -52,7 +52,7 @@ class ModelOptions(EngineOptions):
             message = error.message.replace("--backend: url:", "--engine:")
             raise ProRLError(message, hint=error.hint) from None
 
-    def source(self) -> "Source":
+    def source(self) -> "ReplySource":
         """Removes the key from the environment in any case. Raises `ProRLError`."""
         specs = self.specs()
         if bool(specs) == (self.replies is not None):
@@ -60,11 +60,11 @@ class ModelOptions(EngineOptions):
                 "give either --engine or --replies",
                 hint="--engine http://localhost:8000, or --replies FILE with the model's replies",
             )
-        return Source(self, specs, read(self.replies) if self.replies else ())
+        return ReplySource(self, specs, read(self.replies) if self.replies else ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class ReplySource:
     """The user's engines, or scripts for an engine of ours."""
 
     options: ModelOptions

@@ -16,7 +16,7 @@ from prorl_service.exports.record import Record
 from prorl_service.schemas import Message, Segment, Task, ToolCallRecord, Trajectory, Turn
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import ToolSchema
-from prorl_service.tokens.reading import Numbers, Reader, ReadMessage, ReadPrompt, spoken
+from prorl_service.tokens.reading import Numbers, ReadMessage, ReadPrompt, ReplyReader, spoken
 
 PromptOf = Callable[[Task], Prompt | None]
 """Function that returns the prompt of a task's agent; None if the agent is not available here."""
@@ -62,7 +62,7 @@ class Transcriber:
     ) -> None:
         """`chat` is the format of the rollouts' model; without it, the tokens are not read."""
         self.chat = chat
-        self.reader = None if chat is None else Reader(chat)
+        self.reader = None if chat is None else ReplyReader(chat)
         self._prompt_of = prompt_of
 
     def transcripts(self, record: Record) -> list[Transcript]:

@@ -1,6 +1,6 @@
 """The pool's record of one inference engine: its state, its weights, its calls.
 
-Holds no rules of the pool: `health` and `updates` decide its state, `dispatch` its calls.
+Holds no rules of the pool: `membership` and `updates` decide its state, `dispatch` its calls.
 """
 
 import asyncio

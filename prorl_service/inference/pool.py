@@ -1,8 +1,8 @@
 """The inference engines in use, for rollouts that sample and for the server.
 
-Puts the parts together: `membership` (which backends exist), `health` (whether they serve),
-`updates` (with which weights), `dispatch` (which one takes a call). All backends serve one model
-and have the newest weights before they serve: no rollout starts on older ones.
+Puts the parts together: `membership` (which backends exist and serve), `updates` (with which
+weights), `dispatch` (which one takes a call). All backends serve one model and have the newest
+weights before they serve: no rollout starts on older ones.
 """
 
 import asyncio
@@ -10,15 +10,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
-
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.engines.kinds import DEFAULT
-from prorl_service.inference.health import HealthMonitor
 from prorl_service.inference.member import PoolMember
 from prorl_service.inference.membership import Membership
+from prorl_service.inference.membership import PoolConfig as PoolConfig
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pushed import PushedWeights
@@ -34,29 +31,6 @@ from prorl_service.schemas import (
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.tasks import TaskOwner
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolConfig:
-    probe_interval_s: PositiveFloat = 1.0
-    """Seconds between probes of an engine."""
-    probe_timeout_s: PositiveFloat = 10.0
-    """Longest wait for the answer to a probe, in seconds."""
-    wait_for_backend_s: NonNegativeFloat = 60.0
-    """Longest wait of a model call while no engine is healthy, in seconds, updates not counted."""
-    back_off_s: NonNegativeFloat = 10.0
-    """Cool-down in seconds for an engine that passes its probes but fails every call."""
-    load_weights_timeout_s: PositiveFloat = 600.0
-    """Longest step of a weight update, and longest silence while weights are sent, in seconds."""
-    upload_silence_s: PositiveFloat = 60.0
-    """Longest pause within an upload of weights, in seconds."""
-    max_calls_per_backend: PositiveInt = 256
-    """Most model calls in flight at one engine; more wait here, where another engine may take
-    them."""
-    reply_format: str | None = None
-    """Format of the model's reasoning and tool calls, such as 'hermes' (default: the format that
-    its chat template writes; `prorl check-model` shows it)."""
-
-
 NOTHING_PUSHED = PushedWeights()
 
 
@@ -69,7 +43,7 @@ class BackendPool:
     def __init__(
         self,
         spool_directory: Path,
-        config: PoolConfig = PoolConfig(),
+        config: PoolConfig | None = None,
         *,
         owner: PolicyOwner | None = None,
         pushed: PushedWeights = NOTHING_PUSHED,
@@ -79,6 +53,7 @@ class BackendPool:
         """`owner`: the training that may change the policy. `pushed`: weights that backends are
         given before they serve. `keep` is called with those that replace them, before any file of
         the old ones is removed."""
+        config = config or PoolConfig()
         self.owner = owner or PolicyOwner()
         self.model = CurrentModel(self._problems, config.reply_format)
         self.background = TaskOwner()
@@ -97,27 +72,19 @@ class BackendPool:
         )
         self._dispatch = Dispatch(
             self._members,
-            self._can_serve,
             self.weights,
             self.model,
             router or LeastExpectedTime(),
             wait_s=config.wait_for_backend_s,
         )
-        self._health = HealthMonitor(
-            self.model,
-            self.weights,
-            self.background,
-            probe_interval_s=config.probe_interval_s,
-            probe_timeout_s=config.probe_timeout_s,
-            back_off_s=config.back_off_s,
-        )
         self._membership = Membership(
             self._members,
             self.model,
-            self._health,
+            self.weights,
+            self.background,
             self._connections,
             self._on_change,
-            max_calls=config.max_calls_per_backend,
+            config,
         )
 
     async def __aenter__(self) -> "BackendPool":
@@ -142,9 +109,6 @@ class BackendPool:
 
     def _problems(self) -> str:
         return "; ".join(f"{m.backend_id}: {m.reason}" for m in self._members.values())
-
-    def _can_serve(self, member: PoolMember) -> bool:
-        return member.state is BackendState.HEALTHY and member.loaded is self.weights.wanted
 
     # --- for rollouts ---------------------------------------------------------------------------
 

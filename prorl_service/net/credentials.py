@@ -136,10 +136,7 @@ def take_key(variable: str, file: Path | None, name: str) -> str | None:
     children need no secrets. Raises `ProRLError`."""
     given = os.environ.pop(variable, None)
     if file is not None:
-        try:
-            given = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProRLError(f"the file {file} with {name} cannot be read: {error}") from None
+        given = _read(file, f"the file {file} with {name}")
     key = (given or "").strip()
     if file is not None and not key:
         raise ProRLError(f"the file {file} with {name} is empty")
@@ -166,8 +163,13 @@ def take_token(file: Path | None, host: str, *, is_off: bool = False) -> str | N
             )
         return None
     if file is not None:
-        try:
-            given = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProRLError(f"the token file {file} cannot be read: {error}") from None
+        given = _read(file, f"the token file {file}")
     return make_own_token() if given is None else checked_token(given, "the token")
+
+
+def _read(file: Path, what: str) -> str:
+    """Raises `ProRLError`."""
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProRLError(f"{what} cannot be read: {error}") from None

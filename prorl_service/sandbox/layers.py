@@ -9,35 +9,15 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any
+from typing import IO
+
+from prorl_service.sandbox.guest.execd.guard import Guard as Guard
 
 IN_MEMORY_BYTES = 1 << 20
 PIECE_BYTES = 32 << 20
 HEADERS_BYTES = 32 << 10
 """Maximum size of what surrounds a file in a tar: headers with long names, and its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """What of a layer comes into the sandbox that gets it; `execd.guard` has the rules.
-
-    Paths have no slash at their beginning. A root is a file or directory, what is in a directory
-    (`DIRECTORY/`), or all names in it that begin with a dot (`DIRECTORY/.`).
-    """
-
-    never: tuple[str, ...] = ()
-    """Roots of which nothing is restored."""
-    work: tuple[str, ...] | None = None
-    """Roots that are restored; None: all."""
-    protected: tuple[str, ...] = ()
-    """Roots within those that stay as the image has them."""
-    allow: tuple[str, ...] = ()
-    """Patterns of paths that are restored nevertheless."""
-
-    def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Layer:
@@ -73,11 +53,11 @@ class Layer:
             yield self._file.read()
             return
         with tarfile.open(fileobj=self._file, mode="r|") as tar:
-            piece = _Piece()
+            piece = _LayerPiece()
             for entry in tar:
                 if piece.size_bytes and piece.size_bytes + entry.size + HEADERS_BYTES > most_bytes:
                     yield piece.end()
-                    piece = _Piece()
+                    piece = _LayerPiece()
                 piece.add(tar, entry)
             yield piece.end()
 
@@ -85,7 +65,7 @@ class Layer:
         self._file.close()
 
 
-class _Piece:
+class _LayerPiece:
     def __init__(self) -> None:
         self._content = io.BytesIO()
         self._tar = tarfile.open(fileobj=self._content, mode="w|")  # noqa: SIM115

@@ -55,18 +55,28 @@ class KeptFor(StrEnum):
 class RowFilter(WireModel):
     """Conditions joined by AND; several values of one condition are joined by OR."""
 
-    run: str | None = None
-    agent: list[str] = Field(default_factory=list)
-    task_id: str | None = None
-    group_id: str | None = None
-    state: list[RolloutState] = Field(default_factory=list)
-    blame: list[Blame] = Field(default_factory=list, description="Who is to blame for a failure.")
-    finish_reason: list[FinishReason] = Field(default_factory=list)
-    policy_version: int | None = Field(
-        None, ge=0, le=MAX_INT32, description="A rollout's `policy_version`."
+    run: str | None = Field(
+        None, description="Only rollouts of this run (default: all that the service knows)."
     )
-    reward_min: float | None = Field(None, description="For groups, of their mean reward.")
-    reward_max: float | None = None
+    agent: list[str] = Field(default_factory=list, description="Only rollouts of this agent.")
+    task_id: str | None = Field(None, description="Only rollouts of this task.")
+    group_id: str | None = Field(None, description="Only rollouts of this group.")
+    state: list[RolloutState] = Field(
+        default_factory=list, description="Only rollouts in this state."
+    )
+    blame: list[Blame] = Field(
+        default_factory=list, description="Only rollouts whose failure was this one's fault."
+    )
+    finish_reason: list[FinishReason] = Field(
+        default_factory=list, description="Those that ended for this reason."
+    )
+    policy_version: int | None = Field(
+        None, ge=0, le=MAX_INT32, description="Only rollouts of this policy version."
+    )
+    reward_min: float | None = Field(
+        None, description="Only rollouts with at least this reward; of groups, the mean counts."
+    )
+    reward_max: float | None = Field(None, description="Only rollouts with at most this reward.")
 
 
 class RowQuery(RowFilter):

@@ -68,7 +68,7 @@ class ChatFormat:
         ends = [added[id_].content for id_ in self.end_ids & added.keys()]
         self._ends = _any_of(ends)
         given = None if reply_format is None else [named(reply_format)]
-        self._probe = probe.Probe(self._template, self._special_text, ends)
+        self._probe = probe.ReplyProbe(self._template, self._special_text, ends)
         self.findings = self._probe.findings(given)
         self.replies: ReplyFormat = given[0] if given else self.findings.format or PLAIN
         """The format in which the model's replies are read."""

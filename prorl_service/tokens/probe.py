@@ -88,7 +88,7 @@ def as_result(message: RenderedMessage, number: int = 0) -> dict[str, Any]:
     return {"name": "tool", "tool_call_id": call_id(number), **message}
 
 
-class Probe:
+class ReplyProbe:
     def __init__(self, template: Template, special: re.Pattern[str], ends: Sequence[str]) -> None:
         """`special` matches special tokens; `ends` are those that end a turn."""
         self._template, self._special = template, special

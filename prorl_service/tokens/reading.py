@@ -59,7 +59,7 @@ class Numbers:
         return [call.id or call_id(next(self._next)) for call in calls]
 
 
-class Reader:
+class ReplyReader:
     def __init__(self, chat: ChatFormat) -> None:
         self._chat = chat
         self._frames = lru_cache(maxsize=64)(self._learn)

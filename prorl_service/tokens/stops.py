@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 
-class Stop(NamedTuple):
+class StopText(NamedTuple):
     text: str
     tokens: int
     """Number of ids up to the one that completes the text."""
@@ -13,7 +13,7 @@ class Stop(NamedTuple):
 
 def first_stop(
     ids: Sequence[int], texts: Sequence[str], piece: Callable[[int], bytes]
-) -> Stop | None:
+) -> StopText | None:
     """Returns the text that the ids complete first. `piece`: the bytes of an id."""
     pieces = [piece(id_) for id_ in ids] if texts else []
     sampled = b"".join(pieces)
@@ -23,4 +23,4 @@ def first_stop(
         return None
     end, _, text = min(found)
     ends = accumulate(map(len, pieces))
-    return Stop(text, 1 + next(number for number, one in enumerate(ends) if one >= end))
+    return StopText(text, 1 + next(number for number, one in enumerate(ends) if one >= end))

@@ -65,7 +65,7 @@ class Template:
             raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
 
 
-class _Generation(Extension):
+class _GenerationTag(Extension):
     """`{% generation %}`, which marks what the assistant said, for training on text; here it is
     just its content."""
 
@@ -79,7 +79,7 @@ class _Generation(Extension):
 def environment() -> ImmutableSandboxedEnvironment:
     """Returns the environment that chat templates are written for."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception

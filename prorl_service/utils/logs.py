@@ -18,12 +18,12 @@ rollout_id: ContextVar[str | None] = ContextVar("rollout_id", default=None)
 def configure(log_format: LogFormat) -> None:
     """Configures logging of the whole process."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if log_format == "json" else _Text())
+    handler.setFormatter(JsonLines() if log_format == "json" else _TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a front asks each service every second
 
 
-class _Text(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 

@@ -152,6 +152,7 @@ def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "rewards", raising=False)
     (tmp_path / "rewards.py").write_text(REWARDS)
     new = tmp_path / "new"
     way = ("--reward", "rewards.py:turns")
@@ -177,9 +178,9 @@ def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(
     ("arguments", "problem"),
     [
         (["--reward", "rewards.py"], "names no function"),
-        (["--reward", "rewards.py:none"], "has no function 'none'"),
-        (["--reward", "none.py:turns"], "No such file"),
-        (["--reward", "nothing_of_that_name:turns"], "No module named"),
+        (["--reward", "rewards.py:none"], "has no none"),
+        (["--reward", "none.py:turns"], "there is no file"),
+        (["--reward", "nothing_of_that_name:turns"], "no module 'nothing_of_that_name'"),
         (["--reward", "rewards.py:boom"], "on rollout g-0.0: KeyError: 'task-0'"),
         (["--reward", "rewards.py:text"], "on rollout g-0.0: 'much' is not a number"),
         (["--out", "x"], "--out needs --reward"),
@@ -196,6 +197,7 @@ def test_errors_of_a_reward_function_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "rewards", raising=False)
     (tmp_path / "rewards.py").write_text(REWARDS)
     _, said = prorl("replay", saved, *arguments, code=2)
     assert problem in said.splitlines()[0]

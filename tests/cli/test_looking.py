@@ -174,7 +174,7 @@ def test_a_rate_is_that_of_the_last_minute(client: RolloutClient) -> None:
     ("command", "problem"),
     [
         (("show", "nobody.0"), "there is no rollout 'nobody.0'"),
-        (("list", "--state", "sleeping"), "sleeping"),
+        (("list", "--state", "sleeping"), "--state: Input should be 'queued'"),
     ],
 )
 def test_what_is_not_there_is_named(

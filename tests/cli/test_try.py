@@ -59,7 +59,7 @@ def test_a_rollout_is_shown_turn_by_turn_with_its_verdict(tmp_path: Path) -> Non
     assert len([line for line in tried.stdout.splitlines() if TIMES.match(line)]) == 6
     assert "done: finished after 3 turns" in shown
     assert "    reward | 1" in shown
-    assert "           | answered 1" in shown
+    assert "           | answered  1" in shown
     [rollout] = saved(tmp_path / "saved.jsonl")
     assert (rollout.state, rollout.reward) == (RolloutState.DONE, 1.0)
     assert rollout.trajectory is not None

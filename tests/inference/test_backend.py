@@ -19,7 +19,6 @@ from prorl_service.inference.engines.http import NotOffered
 from prorl_service.inference.engines.kinds import ENGINES
 from prorl_service.inference.engines.reference import OWNER
 from prorl_service.inference.prompt_json import EncodedPrompt
-from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
 from prorl_service.testing.loopback import Handler
 from tests.inference.raw_server import read_request, server_that
@@ -208,6 +207,7 @@ SECRETS = ("internal", "4711")
         ("internal 4711", 500),
         ({"error": {"message": "internal 4711", "type": "internal"}}, 404),
         ({"internal": "4711"}, 200),
+        ({"data": [{"id": "m"}]}, 200),
         ({"data": [{**MODELS["data"][0], "max_model_len": "internal 4711"}]}, 200),
         ({"data": [{**MODELS["data"][0], "root": ["internal 4711"]}]}, 200),
         ("internal 4711", 200),
@@ -224,14 +224,6 @@ async def test_answers_of_a_host_that_is_no_engine_are_not_repeated(
     assert not [secret for secret in SECRETS if secret in told]
 
 
-async def test_a_port_without_a_listener_is_unavailable() -> None:
-    async with aclosing(Connections()) as connections:
-        backend = Backend(f"http://127.0.0.1:{free_port()}", connections)
-        with pytest.raises(BackendUnavailable):
-            await generate(backend)
-        assert not await backend.is_healthy(timeout_s=5)
-
-
 async def test_a_connection_lost_in_the_body_is_unavailable() -> None:
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -240,25 +232,6 @@ async def test_a_connection_lost_in_the_body_is_unavailable() -> None:
     async with server_that(cut) as url, aclosing(Connections()) as connections:
         with pytest.raises(BackendUnavailable):
             await generate(Backend(url, connections))
-
-
-async def test_cancelling_a_call_closes_its_connection() -> None:
-    reached, left = asyncio.Event(), asyncio.Event()
-
-    async def handler(request: Request) -> Response:
-        reached.set()
-        try:
-            return await hang(request)
-        finally:
-            left.set()
-
-    async with backend_of({"/inference/v1/generate": handler}) as backend:
-        call = asyncio.create_task(generate(backend))
-        await reached.wait()
-        call.cancel()
-        async with asyncio.timeout(10):
-            await left.wait()
-    assert call.cancelled()
 
 
 # --- health and description ---------------------------------------------------------------------
@@ -292,12 +265,6 @@ async def test_a_kind_that_is_named_is_not_asked(kind: str) -> None:
     async with backend_of({"/v1/models": answers(MODELS)}, kind) as backend:
         await backend.describe()
     assert backend.engine.kind == kind
-
-
-async def test_a_malformed_description_is_an_error() -> None:
-    async with backend_of({"/v1/models": answers({"data": [{"id": "m"}]})}) as backend:
-        with pytest.raises(BackendError, match="sent an invalid answer"):
-            await backend.describe()
 
 
 @pytest.mark.parametrize("label", ["step four", "", None, str(2**31), "internal 4711"])

@@ -9,7 +9,7 @@ import pytest
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.guest.execd.protocol import FrameDecoder, encode
-from prorl_service.sandbox.host.rpc import Channel, Refused
+from prorl_service.sandbox.host.rpc import Channel, RefusedInside
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def test_a_malformed_answer_is_a_sandbox_error(lie: bytes) -> None:
 async def test_a_refused_request_raises_the_reason() -> None:
     async with connected() as (channel, peer):
         peer.send(encode({"id": 1, "error": {"message": "no such file", "errno": 2}}))
-        with pytest.raises(Refused, match="no such file"):
+        with pytest.raises(RefusedInside, match="no such file"):
             await channel.request("download", timeout_s=5)
 
 

@@ -71,7 +71,9 @@ def made(number, *arguments):
             return count
     return "endless"
 
+print(made(319 if x86 else 279, b"hidden", 0))  # memfd_create
 print(made(447, 0))  # memfd_secret
+print(made(29 if x86 else 194, 0, 50 << 20, 0o600))  # shmget: one, of less than the limit of all
 print(made(64 if x86 else 190, 0, 32000, 0o600))  # semget
 print(made(68 if x86 else 186, 0, 0o600) in (0, 128))  # msgget
 """
@@ -79,7 +81,7 @@ print(made(68 if x86 else 186, 0, 0o600) in (0, 128))  # msgget
 
 async def test_memory_that_belongs_to_no_process_is_unavailable(isolated: RemoteSandbox) -> None:
     await isolated.upload("made.py", OF_NO_PROCESS.encode())
-    assert await output(isolated, "python3 made.py") == "0\n0\nTrue"
+    assert await output(isolated, "python3 made.py") == "0\n0\n1\n0\nTrue"
 
 
 async def test_limits_of_namespaces_cannot_be_raised(isolated: RemoteSandbox) -> None:
@@ -106,54 +108,6 @@ async def test_terminals_are_limited() -> None:
     async with running("apptainer") as sandbox:
         await sandbox.upload("terminals.py", TERMINALS.encode())
         assert int(await output(sandbox, "python3 terminals.py")) < MAX_TERMINALS
-
-
-async def test_commands_cannot_change_the_servers_limits_or_scheduling(
-    isolated: RemoteSandbox,
-) -> None:
-    for command in ("prlimit --pid 1 --nofile=3:3", "chrt --idle --pid 0 1"):
-        assert (await bash(isolated, command)).is_error, command
-    assert not (await bash(isolated, "prlimit --pid $$ --nofile=99 && chrt -i -p 0 $$")).is_error
-    assert await output(isolated, "sleep 0.3; echo alive") == "alive"
-
-
-SEND = """
-import os, socket, time
-kept, sent = [], 0
-try:
-    while sent < 4400:
-        pair = socket.socketpair()
-        kept.append(pair)
-        pair[0].setblocking(False)
-        try:
-            while True:
-                socket.send_fds(pair[0], [b"x"], [0] * 100)
-                sent += 100
-        except BlockingIOError:
-            pass
-except OSError as error:
-    print(error.errno, flush=True)
-time.sleep(100)
-"""
-
-
-async def test_descriptors_in_flight_do_not_stop_other_sandboxes(
-    isolating: SandboxProvider,
-) -> None:
-    """The kernel counts descriptors in flight by user, and all sandboxes have the same one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
-    try:
-        async with started(isolating) as hostile:
-            await hostile.upload("send.py", SEND.encode())
-            await output(hostile, "python3 send.py >sent & until [ -s sent ]; do sleep 0.05; done")
-            assert await output(hostile, "cat sent") == "109"  # ETOOMANYREFS
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            async with started(isolating) as other:
-                assert await output(other, "echo unharmed") == "unharmed"
-            assert await output(hostile, "echo alive") == "alive"
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_impossible_paths_are_the_callers_error(sandbox: RemoteSandbox) -> None:

@@ -110,6 +110,7 @@ async def main():
             print(await output(hostile, "cat sent"))
             async with started(provider) as neighbour:
                 print(await output(neighbour, "echo unharmed"))
+            print(await output(hostile, "echo alive"))
 
 asyncio.run(main())
 """
@@ -127,7 +128,7 @@ def test_descriptors_in_flight_stop_no_start_under_a_low_file_limit(kind: str) -
         timeout=100,
         cwd=Path(__file__).parents[2],
     )
-    assert done.stdout.splitlines() == ["109", "unharmed"], done.stderr  # ETOOMANYREFS
+    assert done.stdout.splitlines() == ["109", "unharmed", "alive"], done.stderr  # ETOOMANYREFS
 
 
 async def test_a_sandbox_may_open_fewer_files_than_the_service(isolated: RemoteSandbox) -> None:
@@ -205,9 +206,13 @@ os.setpriority(os.PRIO_PGRP, 0, 16)
 IO_IDLE = "ionice -c 3"
 
 
-async def test_commands_cannot_change_the_scheduling_of_the_server(
+async def test_commands_cannot_change_the_servers_limits_or_scheduling(
     isolated: RemoteSandbox,
 ) -> None:
+    for command in ("prlimit --pid 1 --nofile=3:3", "chrt --idle --pid 0 1"):
+        assert (await bash(isolated, command)).is_error, command
+    assert not (await bash(isolated, "prlimit --pid $$ --nofile=99 && chrt -i -p 0 $$")).is_error
+    assert await output(isolated, "sleep 0.3; echo alive") == "alive"
     assert isolated.server_pid is not None
     await isolated.upload("scheduling.py", SCHEDULING.encode())
     assert await output(isolated, "python3 scheduling.py") == ""

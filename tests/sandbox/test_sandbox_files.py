@@ -2,10 +2,9 @@ import errno
 
 import pytest
 
-from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.sandboxes import Kind, bash, new_provider, new_sandbox, output, running
+from tests.sandbox.sandboxes import Kind, bash, output, running
 
 pytestmark = pytest.mark.processes
 
@@ -65,11 +64,3 @@ async def test_a_file_beyond_the_limit_is_refused(kind: Kind) -> None:
             await sandbox.upload("file", bytes((1 << 20) + 1))
         with pytest.raises(OSError, match="larger than"):
             await sandbox.download("/bin/bash")
-
-
-async def test_a_sandbox_that_is_not_started_cannot_be_used(kind: Kind) -> None:
-    async with new_provider(kind) as provider:
-        sandbox = new_sandbox(provider)
-        with pytest.raises(SandboxError, match="not started"):
-            await sandbox.upload("file", b"")
-        await sandbox.stop()

@@ -168,8 +168,10 @@ async def test_stop_continues_when_its_caller_is_cancelled(provider: SandboxProv
     assert held() == before
 
 
-async def test_a_sandbox_that_never_started_can_be_stopped(provider: SandboxProvider) -> None:
+async def test_a_sandbox_that_never_started_can_only_be_stopped(provider: SandboxProvider) -> None:
     sandbox = new_sandbox(provider)
+    with pytest.raises(SandboxError, match="not started"):
+        await sandbox.upload("file", b"")
     await sandbox.stop()
     with pytest.raises(SandboxError, match="only once"):
         await sandbox.start()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tokens.reading import Numbers, Reader, ReadMessage
+from prorl_service.tokens.reading import Numbers, ReadMessage, ReplyReader
 from tests.tokens.families import FAMILIES, TOOLS, Family, chat_of
 
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -72,7 +72,7 @@ def test_a_conversation_is_read_in_full(
 ) -> None:
     chat, said = chat_of(family), CONVERSATIONS[name]
     prompt_ids = chat.prompt_ids(messages(said), tools=tools, thinking=thinking)
-    read = Reader(chat).prompt(prompt_ids, thinking=thinking, numbers=Numbers())
+    read = ReplyReader(chat).prompt(prompt_ids, thinking=thinking, numbers=Numbers())
     assert read is not None
     assert (read.messages, read.tools) == (said, tools)
 
@@ -88,7 +88,7 @@ def test_what_is_read_in_part_renders_to_the_very_prompt(name: str) -> None:
         except InvalidRequest:
             refused += 1
             continue
-        read = Reader(chat).prompt(prompt_ids, thinking=thinking, numbers=Numbers())
+        read = ReplyReader(chat).prompt(prompt_ids, thinking=thinking, numbers=Numbers())
         if read is None:
             unread += 1
         else:
@@ -109,7 +109,7 @@ def test_what_answered_a_turn_is_read_for_certain_or_not_at_all(
     family: Family, answers: list[ReadMessage]
 ) -> None:
     chat = chat_of(family)
-    reader = Reader(chat)
+    reader = ReplyReader(chat)
     for after in sorted(chat.end_ids):
         ids = chat.delta_ids(messages(answers), after=after)
         assert reader.is_rendered(answers, ids, after, None)
@@ -136,13 +136,13 @@ def test_any_content_is_read_back_as_the_policy_saw_it(
     if len(said) == 1:
         said[0]["role"] = "user"
     prompt_ids = chat.prompt_ids(messages(said))
-    read = Reader(chat).prompt(prompt_ids, thinking=None, numbers=Numbers())
+    read = ReplyReader(chat).prompt(prompt_ids, thinking=None, numbers=Numbers())
     assert read is not None
     assert read.messages == [{**one, "content": chat.defuse(one["content"])} for one in said]
 
 
 def test_a_prompt_that_is_no_rendering_is_not_read(chat: ChatFormat) -> None:
-    reader = Reader(chat)
+    reader = ReplyReader(chat)
     whole = chat.prompt_ids(messages([SYSTEM, USER]))
     for ids in (whole[:-2], whole[3:], chat.encode("Once upon a time"), []):
         assert reader.prompt(ids, thinking=None, numbers=Numbers()) is None
@@ -151,6 +151,8 @@ def test_a_prompt_that_is_no_rendering_is_not_read(chat: ChatFormat) -> None:
 def test_tools_that_a_user_spells_out_are_text(chat: ChatFormat) -> None:
     tool = '{"type": "function", "function": {"name": "rm", "description": "x"}}'
     said: list[ReadMessage] = [{"role": "user", "content": f"<tools>\n{tool}\n</tools>"}]
-    read = Reader(chat).prompt(chat.prompt_ids(messages(said)), thinking=None, numbers=Numbers())
+    read = ReplyReader(chat).prompt(
+        chat.prompt_ids(messages(said)), thinking=None, numbers=Numbers()
+    )
     assert read is not None
     assert (read.messages, read.tools) == (said, [])

@@ -1,7 +1,7 @@
 """The weights that trainers push, and how each backend gets them.
 
 A backend that joins or comes back takes them before it serves. `membership` knows which backends
-exist, `health` brings them back.
+exist, and brings them back.
 """
 
 import asyncio

@@ -16,7 +16,7 @@ Frame = tuple[dict[str, Any], bytes]
 OnPart = Callable[[bytes], None]
 
 
-class Refused(Exception):
+class RefusedInside(Exception):
     """The server refused a request; `errno` is set if its operating system said why."""
 
     def __init__(self, message: str, errno: int | None) -> None:
@@ -50,8 +50,8 @@ class Channel(asyncio.Protocol):
         """Returns the result and payload of `operation`, which has `timeout_s` to finish by itself.
 
         `on_part` gets what comes before the result; what it raises is raised here. `stream` asks
-        for parts that are a tool's output. Raises `Refused`, and `SandboxError` when the server is
-        gone or silent beyond the margin.
+        for parts that are a tool's output. Raises `RefusedInside`, and `SandboxError` when the
+        server is gone or silent beyond the margin.
         """
         if self._lost.done():
             raise SandboxError(self._lost.result())
@@ -140,5 +140,5 @@ def _result(header: dict[str, Any]) -> dict[str, Any]:
         case {"result": dict(result)}:
             return result
         case {"error": {"message": str(message), "errno": int() | None as errno}}:
-            raise Refused(message, errno)
+            raise RefusedInside(message, errno)
     raise SandboxError("the sandbox broke its protocol: an answer without result or error")

@@ -3,15 +3,15 @@
 from prorl_service.sandbox.images.cache import ImageCache, Pulled
 from prorl_service.sandbox.images.dockerfiles import context_archive
 from prorl_service.sandbox.images.image_config import ImageConfig
-from prorl_service.sandbox.images.leases import Lease
+from prorl_service.sandbox.images.leases import ImageLease
 from prorl_service.sandbox.images.references import Reference, parse
-from prorl_service.sandbox.images.store import Entry
+from prorl_service.sandbox.images.store import CachedImage
 
 __all__ = [
-    "Entry",
+    "CachedImage",
     "ImageCache",
     "ImageConfig",
-    "Lease",
+    "ImageLease",
     "Pulled",
     "Reference",
     "context_archive",

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.images.aio import in_thread
-from prorl_service.sandbox.images.leases import Lease, Leases
-from prorl_service.sandbox.images.locks import FileLock, Heartbeat
+from prorl_service.sandbox.images.leases import ImageLease, Leases
+from prorl_service.sandbox.images.locks import Heartbeat, LockFile
 from prorl_service.sandbox.images.store import Store, remove_tree
 
 LOCK_POLL_S = (0.05, 1.0)
@@ -35,7 +35,7 @@ class BuildSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedImage:
     digest: str
     source: BuildSource | None
     """Source of the image; None if it cannot be made again."""
@@ -63,7 +63,7 @@ class ImageBuilder:
         self._give_up_one = evict_one
         self._build_timeout_s = build_timeout_s
 
-    async def make(self, wanted: Wanted) -> None:
+    async def make(self, wanted: WantedImage) -> None:
         """Makes the image unless it exists once the lock is free. The caller must hold a lease."""
         async with self._locked(wanted.digest):
             if await in_thread(self._store.image(wanted.digest).exists):
@@ -79,7 +79,7 @@ class ImageBuilder:
                     raise SandboxError(f"{wanted.source.shown} was changed while it was read")
                 await self._publish(wanted.digest, made, wanted.source.shown, oci)
 
-    async def make_local(self, source: BuildSource | Path) -> Lease:
+    async def make_local(self, source: BuildSource | Path) -> ImageLease:
         """Builds a source without a digest, or copies a SIF file; the result's digest names it."""
         shown = str(source) if isinstance(source, Path) else source.shown
         async with self._workspace() as workspace:
@@ -150,7 +150,7 @@ class ImageBuilder:
         lock = self._store.lock(digest)
         return self._heartbeat.holding(lock, self._wait_for(lock))
 
-    async def _wait_for(self, lock: FileLock) -> None:
+    async def _wait_for(self, lock: LockFile) -> None:
         pause_s, longest_s = LOCK_POLL_S
         try:
             async with asyncio.timeout(self._build_timeout_s):

@@ -24,23 +24,21 @@ from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.images import oci_layout, registry, sif
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
 from prorl_service.sandbox.images.apptainer_build import ApptainerSource
-from prorl_service.sandbox.images.builder import ImageBuilder, Wanted
-from prorl_service.sandbox.images.definitions import Definition
+from prorl_service.sandbox.images.builder import ImageBuilder, WantedImage
 from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders, DockerfileSource
 from prorl_service.sandbox.images.dockerfiles.work import BaseImage
 from prorl_service.sandbox.images.image_config import ImageConfig
-from prorl_service.sandbox.images.leases import Lease, Leases
+from prorl_service.sandbox.images.leases import ImageLease, Leases
 from prorl_service.sandbox.images.locks import Heartbeat
 from prorl_service.sandbox.images.references import (
-    ArchiveReference,
     DockerfileReference,
-    LayoutReference,
+    FileReference,
     LocalReference,
     PathReference,
     RegistryReference,
     parse,
 )
-from prorl_service.sandbox.images.store import Entry, Ref, Store
+from prorl_service.sandbox.images.store import CachedImage, Ref, Store
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +109,7 @@ class ImageCache:
         async with await self.get(reference) as lease:
             yield lease.path
 
-    async def get(self, reference: str, *, refresh: bool = False) -> Lease:
+    async def get(self, reference: str, *, refresh: bool = False) -> ImageLease:
         """Leases the image, made if missing; `refresh` asks the registry what a tag stands for now.
 
         Raises `TaskError` for an image that does not exist or is refused, `SandboxError` for
@@ -121,7 +119,7 @@ class ImageCache:
         if (instead := self._substitutes.get(str(parsed))) is not None:
             parsed = parse(instead)
         if isinstance(parsed, PathReference):
-            return Lease(await in_thread(_checked, parsed.path))
+            return ImageLease(await in_thread(_checked, parsed.path))
         with disk_errors(self.root):
             await self._prepare()
             if isinstance(parsed, RegistryReference):
@@ -175,18 +173,15 @@ class ImageCache:
             pulls = [group.create_task(pull(reference)) for reference in unique]
         return [done.result() for done in pulls]
 
-    async def build(self, name: str, definition: Definition | str) -> Entry:
+    async def build(self, name: str, source: ApptainerSource | str) -> CachedImage:
         """Makes `local:name` of a definition, or of what a reference stands for."""
         local = str(parse(f"local:{name}"))
         with disk_errors(self.root):
             await self._prepare()
-            if isinstance(definition, Definition):
-                source = ApptainerSource(
-                    definition.shown, definition.write, cwd=definition.directory
-                )
+            if isinstance(source, ApptainerSource):
                 lease = await self._builder.make_local(source)
             else:
-                lease = await self.get(definition, refresh=True)
+                lease = await self.get(source, refresh=True)
                 if lease.digest is None:
                     lease = await self._builder.make_local(await in_thread(_to_copy, lease.path))
             async with lease:
@@ -195,7 +190,7 @@ class ImageCache:
                 await in_thread(self._store.set_ref, ref)
         return next(entry for entry in await self.entries() if local in entry.names)
 
-    async def entries(self) -> list[Entry]:
+    async def entries(self) -> list[CachedImage]:
         """Returns all images, least recently used first."""
         with disk_errors(self.root):
             await self._prepare()
@@ -208,7 +203,7 @@ class ImageCache:
         unused_s: float | None = None,
         everything: bool = False,
         dry_run: bool = False,
-    ) -> list[Entry]:
+    ) -> list[CachedImage]:
         """Removes unused images, and what crashed processes left. Returns the removed images.
 
         Removes those not used for `unused_s`, or `everything`; then the least recently used that
@@ -244,7 +239,7 @@ class ImageCache:
             pulled = replace(pulled, state="failed", error=error)
         return replace(pulled, seconds=time.monotonic() - start)
 
-    async def _obtain(self, wanted: Wanted) -> Lease:
+    async def _obtain(self, wanted: WantedImage) -> ImageLease:
         lease = await self._leases.lease(wanted.digest)
         try:
             if not await in_thread(self._store.is_ready, wanted.digest):
@@ -254,7 +249,7 @@ class ImageCache:
             raise
         return lease
 
-    async def _built(self, parsed: DockerfileReference) -> Lease:
+    async def _built(self, parsed: DockerfileReference) -> ImageLease:
         wanted = self._of_dockerfile(parsed)
         lease = await self._obtain(wanted)
         ref = Ref(str(parsed), wanted.digest, wanted.digest, None)
@@ -262,7 +257,7 @@ class ImageCache:
             await in_thread(self._store.set_ref, ref)
         return lease
 
-    def _find_here(self, parsed: LayoutReference | ArchiveReference | LocalReference) -> Wanted:
+    def _find_here(self, parsed: FileReference | LocalReference) -> WantedImage:
         if isinstance(parsed, LocalReference):
             ref = self._store.ref(str(parsed))
             if ref is None:
@@ -270,20 +265,20 @@ class ImageCache:
                     f"there is no image {parsed}",
                     hint=f"make it: prorl images build {parsed.name} ...",
                 )
-            return Wanted(ref.digest, None)
+            return WantedImage(ref.digest, None)
         content = oci_layout.inspect(parsed)
         shown = str(parsed)
-        if isinstance(parsed, LayoutReference):
+        if parsed.form == "oci":
             view = functools.partial(oci_layout.view, parsed.path, content.digest)
-            return Wanted(content.digest, ApptainerSource(shown, view), content.size_bytes)
-        return Wanted(
+            return WantedImage(content.digest, ApptainerSource(shown, view), content.size_bytes)
+        return WantedImage(
             content.digest,
             ApptainerSource(shown, lambda _: shown),
             content.size_bytes,
             digest_now=lambda: oci_layout.inspect(parsed).digest,
         )
 
-    def _of_dockerfile(self, parsed: DockerfileReference) -> Wanted:
+    def _of_dockerfile(self, parsed: DockerfileReference) -> WantedImage:
         """The context and what stands in for images identify what is made of them."""
         digest = parsed.archive
         if self._substitutes:
@@ -294,9 +289,9 @@ class ImageCache:
             *(shown, parsed.archive, self._dockerfile_builders, self._described),
             network=self._build_network,
         )
-        return Wanted(digest, source)
+        return WantedImage(digest, source)
 
-    async def _at_registry(self, parsed: RegistryReference, *, refresh: bool) -> Wanted:
+    async def _at_registry(self, parsed: RegistryReference, *, refresh: bool) -> WantedImage:
         ref = await in_thread(self._store.ref, str(parsed))
         if ref is None or (refresh and parsed.digest is None):
             try:
@@ -308,22 +303,19 @@ class ImageCache:
                 raise
         uri = f"docker://{parsed.name}@{ref.digest}"
         source = ApptainerSource(str(parsed), lambda _: uri, plain_http=parsed.is_loopback)
-        return Wanted(ref.digest, source, ref.size_bytes)
+        return WantedImage(ref.digest, source, ref.size_bytes)
 
     async def _look_up(self, parsed: RegistryReference, known: Ref | None) -> Ref:
         """Returns what a name stands for; offline, what it stood for if that image is cached."""
         try:
-            resolved = await registry.resolve(parsed, known=known.listed if known else None)
+            ref = await registry.resolve(parsed, known)
         except SandboxError as error:
             if known is None or not await in_thread(self._store.image(known.digest).exists):
                 raise
             log.warning("%s; using the cached image %s", error, known.digest)
             return known
-        if resolved is None:
-            assert known is not None
-            return known
-        ref = Ref(str(parsed), resolved.listed, resolved.digest, resolved.size_bytes)
-        await in_thread(self._store.set_ref, ref)
+        if ref is not known:
+            await in_thread(self._store.set_ref, ref)
         return ref
 
 
@@ -341,8 +333,8 @@ def substitutes_of(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def _to_prune(
-    entries: list[Entry], budget_bytes: int | None, unused_s: float | None, everything: bool
-) -> list[Entry]:
+    entries: list[CachedImage], budget_bytes: int | None, unused_s: float | None, everything: bool
+) -> list[CachedImage]:
     free = [entry for entry in entries if not entry.in_use]
     oldest = time.time() - unused_s if unused_s is not None else 0.0
     chosen = [entry for entry in free if everything or entry.used_at < oldest]

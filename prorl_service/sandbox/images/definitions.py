@@ -5,31 +5,25 @@ Apptainer runs debootstrap itself, as root or in a user namespace of an ordinary
 
 import re
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_service.errors import SandboxError, TaskError
+from prorl_service.sandbox.images.apptainer_build import ApptainerSource
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 APT_TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    text: str
-    """Text of an apptainer definition."""
-    shown: str
-    """Name that users know it by."""
-    directory: Path
-    """Base of relative paths in the text."""
-
-    def write(self, workspace: Path) -> str:
+def _source(text: str, shown: str, directory: Path) -> ApptainerSource:
+    def write(workspace: Path) -> str:
         path = workspace / "definition"
-        path.write_text(self.text)
+        path.write_text(text)
         return str(path)
 
+    return ApptainerSource(shown, write, cwd=directory)
 
-def of_file(path: Path) -> Definition:
+
+def of_file(path: Path) -> ApptainerSource:
     """Reads a definition."""
     try:
         text = path.read_text()
@@ -37,7 +31,7 @@ def of_file(path: Path) -> Definition:
         raise TaskError(f"{path} cannot be read: {error}") from error
     if not re.search(r"^\s*Bootstrap\s*:", text, re.IGNORECASE | re.MULTILINE):
         raise TaskError(f"{path} is not a definition: it has no 'Bootstrap:'")
-    return Definition(text, str(path), path.absolute().parent)
+    return _source(text, str(path), path.absolute().parent)
 
 
 def is_dockerfile(path: Path) -> bool:
@@ -46,7 +40,7 @@ def is_dockerfile(path: Path) -> bool:
 
 def of_debian(
     suite: str, *, include: tuple[str, ...] = (), mirror: str | None = None
-) -> Definition:
+) -> ApptainerSource:
     """Defines a minimal Debian with the packages `include`, from `mirror` or apt's own source."""
     for word in (suite, *include):
         if not _WORD.fullmatch(word):
@@ -63,7 +57,7 @@ Include: {" ".join(include) or "base-files"}
     rm -rf "$APPTAINER_ROOTFS"/var/cache/apt/* "$APPTAINER_ROOTFS"/var/lib/apt/lists/*
     : >"$APPTAINER_ROOTFS"/etc/apt/sources.list
 """
-    return Definition(definition, f"debian {' '.join((suite, *include))}", Path.cwd())
+    return _source(definition, f"debian {' '.join((suite, *include))}", Path.cwd())
 
 
 def mirror_of(suite: str) -> str:

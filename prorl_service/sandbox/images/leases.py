@@ -12,7 +12,7 @@ from prorl_service.sandbox.images.locks import Heartbeat
 from prorl_service.sandbox.images.store import Store
 
 
-class Lease:
+class ImageLease:
     """The use of an image, from `ImageCache.get` until `release`, which is idempotent."""
 
     def __init__(
@@ -52,14 +52,14 @@ class Leases:
         self._held: dict[str, _Held] = {}
         self._changing = asyncio.Lock()
 
-    async def lease(self, digest: str) -> Lease:
+    async def lease(self, digest: str) -> ImageLease:
         """Leases a digest. The caller checks afterwards whether the image exists."""
         async with self._changing:
             held = self._held.get(digest)
             if held is None:
                 held = self._held[digest] = _Held(await self._take(digest))
             held.leases += 1
-        return Lease(self._store.image(digest), digest, lambda: self._give_back(digest))
+        return ImageLease(self._store.image(digest), digest, lambda: self._give_back(digest))
 
     async def _take(self, digest: str) -> AsyncExitStack:
         lock = self._store.lease(digest)

@@ -32,7 +32,7 @@ UNFINISHED = ".new-"
 """Prefix of the names of incomplete files."""
 
 
-class FileLock:
+class LockFile:
     """A file that this process holds, from `take` until `release`."""
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +72,7 @@ class FileLock:
         if not is_abandoned(self.path, missing=False):
             return False
         # Only the holder of the breaker may remove an abandoned lock, after another check.
-        breaker = FileLock(self.path.with_name(f"{self.path.name}.breaker"))
+        breaker = LockFile(self.path.with_name(f"{self.path.name}.breaker"))
         if breaker.take():
             try:
                 if is_abandoned(self.path, missing=False):
@@ -97,12 +97,12 @@ class Heartbeat:
     """Keeps the added locks fresh."""
 
     def __init__(self) -> None:
-        self._locks: set[FileLock] = set()
+        self._locks: set[LockFile] = set()
         self._background = TaskOwner()
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def holding(self, lock: FileLock, taking: Awaitable[object]) -> AsyncIterator[None]:
+    async def holding(self, lock: LockFile, taking: Awaitable[object]) -> AsyncIterator[None]:
         """Waits for `taking`, keeps the lock fresh for the time of the block, and releases it."""
         try:
             await taking
@@ -123,7 +123,7 @@ class Heartbeat:
             await asyncio.to_thread(_beat_all, list(self._locks))
 
 
-def _beat_all(locks: list[FileLock]) -> None:
+def _beat_all(locks: list[LockFile]) -> None:
     for lock in locks:
         with suppress(OSError):  # the file system is unreachable, or the lock was just released
             lock.beat()

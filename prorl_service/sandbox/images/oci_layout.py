@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from prorl_service.errors import TaskError
-from prorl_service.sandbox.images.references import ArchiveReference, LayoutReference
+from prorl_service.sandbox.images.references import FileReference
 
 IMAGE_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -31,6 +31,8 @@ MEDIA_TYPES = IMAGE_TYPES + INDEX_TYPES
 
 _COMPRESSED = re.compile(r"[.+](gzip|zstd)$")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+PLATFORM = f"linux/{_ARCHITECTURES.get(platform.machine(), platform.machine())}"
+"""This machine's platform, as manifests and Dockerfiles name it."""
 TAG_ANNOTATION = "org.opencontainers.image.ref.name"
 MAX_MEMBER_BYTES = 8 << 20
 
@@ -39,19 +41,19 @@ Read = Callable[[str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class LayoutContent:
     digest: str
     size_bytes: int | None
     """Size of its layers, if they are compressed."""
 
 
-def inspect(reference: LayoutReference | ArchiveReference) -> Content:
+def inspect(reference: FileReference) -> LayoutContent:
     """Returns the content. Raises `TaskError` if it is missing, broken or not exactly one image."""
     whose = str(reference)
     if not reference.path.exists():
         raise TaskError(f"{whose}: there is no file or directory {reference.path}")
     with _broken_as_task_error(whose):
-        if isinstance(reference, LayoutReference):
+        if reference.form == "oci":
             return _layout(lambda name: (reference.path / name).read_bytes(), reference.tag, whose)
         with tarfile.open(reference.path) as tar:
             read = _member_reader(tar)
@@ -76,14 +78,14 @@ def view(layout: Path, digest: str, workspace: Path) -> str:
     return f"oci:{path}"
 
 
-def _layout(read: Read, tag: str | None, whose: str) -> Content:
+def _layout(read: Read, tag: str | None, whose: str) -> LayoutContent:
     entries = orjson.loads(read("index.json"))["manifests"]
     digest = str(_choose_tag(entries, tag, whose)["digest"])
     manifest = _blob(read, digest, whose)
     chosen = choose_platform(manifest, whose)
     if chosen is not None:
         digest, manifest = chosen, _blob(read, chosen, whose)
-    return Content(digest, layers_bytes(manifest))
+    return LayoutContent(digest, layers_bytes(manifest))
 
 
 def _choose_tag(entries: list[dict[str, Any]], tag: str | None, whose: str) -> dict[str, Any]:
@@ -102,12 +104,12 @@ def _blob(read: Read, digest: str, whose: str) -> dict[str, Any]:
     return read_manifest(content, whose)
 
 
-def _docker_archive(read: Read, whose: str) -> Content:
+def _docker_archive(read: Read, whose: str) -> LayoutContent:
     """Uses the image's id: the digest of its configuration, which lists its layers' digests."""
     images = orjson.loads(read("manifest.json"))
     if len(images) != 1:
         raise TaskError(f"{whose}: it must have one image; it has {len(images)}")
-    return Content(digest_of(read(images[0]["Config"])), None)
+    return LayoutContent(digest_of(read(images[0]["Config"])), None)
 
 
 def _member_reader(tar: tarfile.TarFile) -> Read:
@@ -158,14 +160,12 @@ def choose_platform(manifest: dict[str, Any], whose: str) -> str | None:
     """Returns the digest of this machine's image in an index; None if `manifest` is no index."""
     if "manifests" not in manifest:
         return None
-    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    wanted = f"linux/{architecture}"
     offered = {_platform(entry): str(entry["digest"]) for entry in reversed(manifest["manifests"])}
-    if wanted not in offered:
+    if PLATFORM not in offered:
         raise TaskError(
-            f"{whose}: there is no image for {wanted}, only for {', '.join(sorted(offered))}"
+            f"{whose}: there is no image for {PLATFORM}, only for {', '.join(sorted(offered))}"
         )
-    return offered[wanted]
+    return offered[PLATFORM]
 
 
 def layers_bytes(manifest: dict[str, Any]) -> int | None:

@@ -49,22 +49,14 @@ class RegistryReference:
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutReference:
-    path: Path
-    tag: str | None
-
-    def __str__(self) -> str:
-        return f"oci:{self.path}" + (f":{self.tag}" if self.tag else "")
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveReference:
+class FileReference:
     form: str
-    """Form of the archive: oci-archive or docker-archive."""
+    """Form of the file: oci-archive or docker-archive; oci for the directory of a layout."""
     path: Path
+    tag: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.form}:{self.path}"
+        return f"{self.form}:{self.path}" + (f":{self.tag}" if self.tag else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +84,7 @@ class DockerfileReference:
         return f"dockerfile:{self.archive}"
 
 
-Reference = (
-    RegistryReference
-    | LayoutReference
-    | ArchiveReference
-    | PathReference
-    | LocalReference
-    | DockerfileReference
-)
+Reference = RegistryReference | FileReference | PathReference | LocalReference | DockerfileReference
 
 
 def parse(text: str) -> Reference:
@@ -120,9 +105,10 @@ def parse(text: str) -> Reference:
             return _registry(rest[2:], text)
         case "oci":
             path, _, tag = rest.partition(":")
-            return LayoutReference(_path(path, text), _checked_tag(tag, text) if tag else None)
+            checked = _checked_tag(tag, text) if tag else None
+            return FileReference(scheme, _path(path, text), checked)
         case "oci-archive" | "docker-archive":
-            return ArchiveReference(scheme, _path(rest, text))
+            return FileReference(scheme, _path(rest, text))
         case "local":
             return LocalReference(_checked_tag(rest, text))
         case "dockerfile":

@@ -5,7 +5,6 @@ on loopback over plain HTTP.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ from prorl_service.sandbox.images.references import (
     RegistryReference,
     is_loopback,
 )
+from prorl_service.sandbox.images.store import Ref
 
 API_HOSTS = {DEFAULT_REGISTRY: "registry-1.docker.io"}
 """API hosts of registries that do not answer under their own names."""
@@ -25,18 +25,9 @@ REQUEST_TIMEOUT_S = 30.0
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    listed: str
-    """Digest of what the name points to: an image, or an index of images by platform."""
-    digest: str
-    """Digest of the image for this machine."""
-    size_bytes: int | None
-    """Size of its compressed layers, if the manifest gives it."""
-
-
-async def resolve(reference: RegistryReference, *, known: str | None = None) -> Resolved | None:
-    """Resolves a name. None if it still points to `known`: registries do not count that as a pull.
+async def resolve(reference: RegistryReference, known: Ref | None = None) -> Ref:
+    """Resolves a name. Returns `known` if it still points there: registries do not count that as a
+    pull.
 
     Raises `TaskError` if it does not exist or is refused, `SandboxError` for network trouble.
     """
@@ -61,18 +52,19 @@ class _Manifests:
         host = API_HOSTS.get(reference.registry, reference.registry)
         self._url = f"{scheme}://{host}/v2/{reference.repository}/manifests"
 
-    async def resolve(self, known: str | None) -> Resolved | None:
+    async def resolve(self, known: Ref | None) -> Ref:
         wanted = self._reference.digest or self._reference.tag
         assert wanted is not None
         if known is not None:
             response = await self._request("HEAD", wanted)
-            if response.headers.get("Docker-Content-Digest") == known:
-                return None
+            if response.headers.get("Docker-Content-Digest") == known.listed:
+                return known
         listed, manifest = await self._manifest(wanted)
-        digest = oci_layout.choose_platform(manifest, str(self._reference))
+        name = str(self._reference)
+        digest = oci_layout.choose_platform(manifest, name)
         if digest is not None:
             _, manifest = await self._manifest(digest)
-        return Resolved(listed, digest or listed, oci_layout.layers_bytes(manifest))
+        return Ref(name, listed, digest or listed, oci_layout.layers_bytes(manifest))
 
     async def _manifest(self, wanted: str) -> tuple[str, dict[str, Any]]:
         """Returns the true digest of the manifest, and the manifest."""

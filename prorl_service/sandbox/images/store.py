@@ -32,7 +32,7 @@ from prorl_service.sandbox.images import sif
 from prorl_service.sandbox.images.locks import (
     STALE_S,
     UNFINISHED,
-    FileLock,
+    LockFile,
     file_system_time,
     is_abandoned,
 )
@@ -53,7 +53,7 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedImage:
     digest: str
     path: Path
     size_bytes: int
@@ -86,11 +86,11 @@ class Store:
     def image(self, digest: str) -> Path:
         return self._directory(digest) / "image.sif"
 
-    def lock(self, digest: str) -> FileLock:
-        return FileLock(self._directory(digest) / "lock")
+    def lock(self, digest: str) -> LockFile:
+        return LockFile(self._directory(digest) / "lock")
 
-    def lease(self, digest: str) -> FileLock:
-        return FileLock(self._directory(digest) / f"lease.{secrets.token_hex(8)}")
+    def lease(self, digest: str) -> LockFile:
+        return LockFile(self._directory(digest) / f"lease.{secrets.token_hex(8)}")
 
     def _directory(self, digest: str) -> Path:
         return self._blobs / digest.replace(":", "-")
@@ -139,7 +139,7 @@ class Store:
             self._directory(digest).rmdir()
         return True
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CachedImage]:
         """Returns complete images, least recently used first."""
         names: dict[str, list[str]] = {}
         for ref in self.refs():
@@ -151,10 +151,10 @@ class Store:
                 found.append(self._entry(digest, tuple(sorted(names.get(digest, ())))))
         return sorted(found, key=lambda entry: entry.used_at)
 
-    def _entry(self, digest: str, names: tuple[str, ...]) -> Entry:
+    def _entry(self, digest: str, names: tuple[str, ...]) -> CachedImage:
         image = self.image(digest)
         description = image.with_name("image.json")
-        return Entry(
+        return CachedImage(
             digest=digest,
             path=image,
             size_bytes=image.stat().st_size,
@@ -193,10 +193,10 @@ class Store:
 
     # --- work -----------------------------------------------------------------------------------
 
-    def workspace(self) -> tuple[Path, FileLock]:
+    def workspace(self) -> tuple[Path, LockFile]:
         """Names a directory for one piece of work, and the lock that names its owner."""
         path = self._tmp / secrets.token_hex(8)
-        return path, FileLock(path.with_name(f"{path.name}.claim"))
+        return path, LockFile(path.with_name(f"{path.name}.claim"))
 
     def sweep(self) -> None:
         """Removes what dead processes left, and kills the programs that still work for them."""

@@ -20,7 +20,7 @@ _WORD = re.compile("true|false|null")
 _SPACE = re.compile(r"\s*+")
 
 
-class _Reader:
+class _ValueReader:
     """Reader of a call's values. Raises `Malformed`."""
 
     def __init__(self, text: str, at: int) -> None:
@@ -96,7 +96,7 @@ def _read(body: str, _: Types) -> list[ToolCall]:
     head = _HEAD.match(body)
     if head is None:
         raise Malformed("the tool call must be written as call:NAME{KEY:VALUE}")
-    reader = _Reader(body, head.end())
+    reader = _ValueReader(body, head.end())
     arguments = checked(reader.value())
     if rest := body[reader.at :].strip():
         raise Malformed(f"nothing may follow the arguments, not {rest[:40]!r}", reader.at)

@@ -64,11 +64,11 @@ async def test_a_definition_that_fails_says_why(cache: ImageCache, tmp_path: Pat
     assert litter(cache.root) == []
 
 
-def test_a_debian_definition_names_suite_mirror_and_packages() -> None:
-    definition = definitions.of_debian(
+def test_a_debian_definition_names_suite_mirror_and_packages(tmp_path: Path) -> None:
+    source = definitions.of_debian(
         "trixie", include=("git", "g++"), mirror="http://mirror.example/d"
     )
-    assert definition.text.splitlines()[:4] == [
+    assert Path(source.prepare(tmp_path)).read_text().splitlines()[:4] == [
         "Bootstrap: debootstrap",
         "OSVersion: trixie",
         "MirrorURL: http://mirror.example/d",

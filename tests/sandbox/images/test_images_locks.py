@@ -9,17 +9,17 @@ from pathlib import Path
 import orjson
 import pytest
 
-from prorl_service.sandbox.images.locks import STALE_S, FileLock, is_abandoned
+from prorl_service.sandbox.images.locks import STALE_S, LockFile, is_abandoned
 
 
-def rewrite(lock: FileLock, *, age_s: float = 0.0, **changes: object) -> None:
+def rewrite(lock: LockFile, *, age_s: float = 0.0, **changes: object) -> None:
     holder = orjson.loads(lock.path.read_bytes())
     lock.path.write_bytes(orjson.dumps({**holder, **changes}))
     os.utime(lock.path, (time.time() - age_s,) * 2)
 
 
 def test_one_holder_has_a_lock_until_its_release(tmp_path: Path) -> None:
-    first, second = (FileLock(tmp_path / "made" / "lock") for _ in range(2))
+    first, second = (LockFile(tmp_path / "made" / "lock") for _ in range(2))
     assert first.take()
     assert not second.take_over()
     second.release()
@@ -31,7 +31,7 @@ def test_one_holder_has_a_lock_until_its_release(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_dead_holder_on_this_machine_is_noticed_immediately(tmp_path: Path) -> None:
-    lock = FileLock(tmp_path / "lock")
+    lock = LockFile(tmp_path / "lock")
     lock.take()
     dead = subprocess.Popen(["true"])
     dead.wait()
@@ -42,20 +42,20 @@ def test_a_dead_holder_on_this_machine_is_noticed_immediately(tmp_path: Path) ->
 
 
 def test_a_holder_elsewhere_is_dead_once_its_heartbeat_stops(tmp_path: Path) -> None:
-    lock = FileLock(tmp_path / "lock")
+    lock = LockFile(tmp_path / "lock")
     lock.take()
     rewrite(lock, place="another machine", pid=1, age_s=STALE_S / 2)
-    assert not FileLock(lock.path).take_over()
+    assert not LockFile(lock.path).take_over()
     rewrite(lock, place="another machine", pid=1, age_s=STALE_S + 1)
-    assert FileLock(lock.path).take_over()
+    assert LockFile(lock.path).take_over()
 
 
 def test_only_one_of_many_takes_over_a_lock(tmp_path: Path) -> None:
     for n in range(20):
         path = tmp_path / str(n) / "lock"
-        stale = FileLock(path)
+        stale = LockFile(path)
         stale.take()
         rewrite(stale, started="1")
-        locks = [FileLock(path) for _ in range(8)]
+        locks = [LockFile(path) for _ in range(8)]
         with ThreadPoolExecutor(8) as threads:
-            assert sum(threads.map(FileLock.take_over, locks)) == 1
+            assert sum(threads.map(LockFile.take_over, locks)) == 1

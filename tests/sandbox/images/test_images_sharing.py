@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox.images import Entry, ImageCache
+from prorl_service.sandbox.images import CachedImage, ImageCache
 from tests.sandbox.images.cache_files import builds, files, litter, marker, use_in_other_process
 from tests.sandbox.images.oci import Layout, root_file_system
 from tests.sandbox.images.registry import FakeRegistry
@@ -212,7 +212,7 @@ asyncio.run(main())
     assert "space left" in message
 
 
-def digests(entries: list[Entry]) -> list[str]:
+def digests(entries: list[CachedImage]) -> list[str]:
     return [entry.digest for entry in entries]
 
 

@@ -91,7 +91,7 @@ async def test_nothing_runs_when_processes_were_ended(isolated: RemoteSandbox) -
 
 async def test_suspended_processes_rest_and_go_on(isolated: RemoteSandbox) -> None:
     beat = "(while :; do date +%s%N > beat; sleep 0.01; done) > /dev/null 2>&1 & x=kept"
-    await output(isolated, f"{beat}; sleep 0.2")
+    await output(isolated, f"{beat}; until [ -s beat ]; do sleep 0.01; done")
     async with isolated.suspended():
         first = await isolated.download("beat")
         await asyncio.sleep(0.3)

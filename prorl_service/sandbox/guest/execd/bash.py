@@ -114,12 +114,7 @@ class BashTool(OneAtATime):
             return self._start_shell()
 
     def _start_shell(self) -> Shell:
-        return Shell(
-            self._loop,
-            on_output=self._append,
-            on_done=self._done,
-            on_exit=self._shell_exited,
-        )
+        return Shell(self._loop, self)
 
     def _interrupt(self) -> None:
         self._escalate_once_read(time.monotonic() + GRACE_S)
@@ -144,12 +139,12 @@ class BashTool(OneAtATime):
         else:
             self._shell.kill()
 
-    def _shell_exited(self, code: int) -> None:
+    def shell_exited(self, code: int) -> None:
         self._shell = None
         self._restarted = True
         self._finish(code)
 
-    def _done(self, exit_code: int, rest: bytes, muted: bool) -> None:
+    def done(self, exit_code: int, rest: bytes, muted: bool) -> None:
         self._muted |= muted
         if self._ending and not self._settling:
             self._settle(rest)
@@ -157,7 +152,7 @@ class BashTool(OneAtATime):
         # Output that was read here must not come after what the service will read.
         self._finish(exit_code, may_lend=not rest)
         if rest:
-            self._append(rest)
+            self.append(rest)
 
     def _settle(self, rest: bytes) -> None:
         """Runs an empty command. An interrupt that meets bash just as it starts a program makes it
@@ -165,7 +160,7 @@ class BashTool(OneAtATime):
         has the terminal meanwhile is killed."""
         assert self._shell is not None
         self._settling = True
-        self._append(rest)
+        self.append(rest)
         self._shell.run("")
         self._end_what_is_left(time.monotonic() + GRACE_S)
 

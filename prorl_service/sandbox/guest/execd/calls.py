@@ -50,7 +50,7 @@ class OneAtATime:
             self._ending = ""
             self._begin(self._request)
 
-    def _append(self, data: bytes) -> None:
+    def append(self, data: bytes) -> None:
         self._output.append(data)
         if self._request is not None:
             self._request.stream(data)

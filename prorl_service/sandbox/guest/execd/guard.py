@@ -9,6 +9,7 @@ import fnmatch
 import os
 import posixpath
 from collections.abc import Sequence
+from typing import NamedTuple
 
 SETTINGS = (
     # pytest and coverage, in the directories of tests and above them.
@@ -28,37 +29,30 @@ SEARCHED = ("bin", "sbin", "lib", "lib64", "site-packages", "dist-packages")
 """Directories in which programs find things by name: what is declared in them is so by name."""
 
 
-class Guard:
-    def __init__(
-        self,
-        never: Sequence[str],
-        work: Sequence[str] | None,
-        protected: Sequence[str],
-        allow: Sequence[str],
-    ) -> None:
-        """Paths have no slash at their beginning. A root is a file or directory, what is in a
-        directory (`DIRECTORY/`), or all names in it that begin with a dot (`DIRECTORY/.`).
+class Guard(NamedTuple):
+    """Paths have no slash at their beginning. A root is a file or directory, what is in a directory
+    (`DIRECTORY/`), or all names in it that begin with a dot (`DIRECTORY/.`)."""
 
-        `never` are roots of which nothing is restored. Of the others, the longest of `work` and
-        `protected` says whether a path is; without `work`, all is. Files that match a pattern of
-        `allow` are restored nevertheless, except those of `never`.
-        """
-        self._never = never
-        self._work = work
-        self._protected = protected
-        self._allow = allow
+    never: Sequence[str] = ()
+    """Roots of which nothing is restored."""
+    work: Sequence[str] | None = None
+    """Roots that are restored; None: all."""
+    protected: Sequence[str] = ()
+    """Roots that stay as the image has them. The longest root of both says what a path is."""
+    allow: Sequence[str] = ()
+    """Patterns of paths that are restored nevertheless, except those of `never`."""
 
     def refuses(self, path: str, *, is_directory: bool = False, target: str | None = None) -> bool:
         """Returns whether an entry is left out. `target` is that of a symbolic link."""
-        if _longest(self._never, path):
+        if _longest(self.never, path):
             return True
-        if self._work is None or any(fnmatch.fnmatchcase(path, one) for one in self._allow):
+        if self.work is None or any(fnmatch.fnmatchcase(path, one) for one in self.allow):
             return False
         if target is not None and _leads_astray(path, target):
             return True
-        if _longest(self._work, path) <= _longest(self._protected, path):
+        if _longest(self.work, path) <= _longest(self.protected, path):
             return True
-        return not is_directory and path not in self._work and _is_setting(path)
+        return not is_directory and path not in self.work and _is_setting(path)
 
     def root_of(self, path: str) -> str:
         """Returns the root that would make a refused file work: the first directory on its way that

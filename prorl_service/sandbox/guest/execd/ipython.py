@@ -44,7 +44,7 @@ class IPythonTool(OneAtATime):
         restart = request.arguments.get("restart", False)
         if self._kernel is not None and (restart or self._kernel.is_ending):
             self._restarting = True
-            self._kernel.kill()  # `_kernel_exited` continues
+            self._kernel.kill()  # `kernel_exited` continues
         else:
             self._run(request)
 
@@ -60,13 +60,7 @@ class IPythonTool(OneAtATime):
 
     def _start_kernel(self) -> Kernel:
         assert self._installation is not None
-        return Kernel(
-            self._loop,
-            **self._installation,
-            on_output=self._append,
-            on_reply=self._replied,
-            on_exit=self._kernel_exited,
-        )
+        return Kernel(self._loop, self, **self._installation)
 
     def _unstarted_data(self, *, timed_out: bool) -> dict[str, Any]:
         return _data("interrupted", timed_out=timed_out)
@@ -76,13 +70,13 @@ class IPythonTool(OneAtATime):
         self._kernel.interrupt()
         self._loop.set_timer(self._request, time.monotonic() + GRACE_S, self._kernel.kill)
 
-    def _replied(self, reply: dict[str, Any]) -> None:
+    def replied(self, reply: dict[str, Any]) -> None:
         if self._request is None:  # the user's code made it up
             return
         status = "ok" if reply["status"] == "ok" else "error"
         self._finish("interrupted" if self._ending else status, reply)
 
-    def _kernel_exited(self, code: int) -> None:
+    def kernel_exited(self, code: int) -> None:
         self._kernel = None
         request, restarting, self._restarting = self._request, self._restarting, False
         if not (restarting and request is not None and request.arguments.get("restart")):

@@ -9,9 +9,8 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from .loop import Loop, PipeWriter
 from .protocol import FrameDecoder, ProtocolError, encode
@@ -31,26 +30,25 @@ MAX_IMAGE_CHARS = 4 << 20
 READ, WRITE = 0, 1
 
 
+class KernelUser(Protocol):
+    def append(self, data: bytes) -> None:
+        """Gets output."""
+
+    def replied(self, reply: dict[str, Any]) -> None:
+        """Gets `status`, `execution_count` and `images` of a request."""
+
+    def kernel_exited(self, code: int) -> None: ...
+
+
 class Kernel:
-    def __init__(
-        self,
-        loop: Loop,
-        *,
-        python: list[str],
-        packages: str,
-        on_output: Callable[[bytes], None],
-        on_reply: Callable[[dict[str, Any]], None],
-        on_exit: Callable[[int], None],
-    ) -> None:
+    def __init__(self, loop: Loop, user: KernelUser, *, python: list[str], packages: str) -> None:
         """Starts it in the working directory of this process; `run` may be called immediately.
 
         `python` starts the service's own Python, and `packages` is the directory of what a kernel
-        on it needs. `on_reply` gets `status`, `execution_count` and `images`. Raises `OSError`.
+        on it needs. Raises `OSError`.
         """
         self._loop = loop
-        self._on_output = on_output
-        self._on_reply = on_reply
-        self._on_exit = on_exit
+        self._user = user
         self._exit_code = 0
         self._decoder = FrameDecoder(max_payload_bytes=0)
         self._output, output = _pipe(ours=READ)
@@ -77,11 +75,11 @@ class Kernel:
 
     @property
     def is_ending(self) -> bool:
-        """True once either process has ended: `on_exit` will be called soon."""
+        """True once either process has ended: `kernel_exited` will be called soon."""
         return len(self._alive) < 2
 
     def run(self, code: str) -> None:
-        """Starts `code`; `on_reply` or `on_exit` will be called."""
+        """Starts `code`; `replied` or `kernel_exited` will be called."""
         self._send(encode({}, code.encode("utf-8", "backslashreplace")))
 
     def interrupt(self) -> None:
@@ -104,7 +102,7 @@ class Kernel:
     def _read_output(self) -> bytes:
         data = os.read(self._output, _READ_BYTES)
         if data:
-            self._on_output(data)
+            self._user.append(data)
         return data
 
     def _read_replies(self) -> None:
@@ -115,7 +113,7 @@ class Kernel:
             for reply, _ in self._decoder.feed(data):
                 check(reply)
                 self._read_output_so_far()  # what was printed before the reply
-                self._on_reply(reply)
+                self._user.replied(reply)
         except ProtocolError:
             self.kill()
 
@@ -133,7 +131,7 @@ class Kernel:
         if not self._alive:
             self._read_output_so_far()
             self._close()
-            self._on_exit(self._exit_code)
+            self._user.kernel_exited(self._exit_code)
 
     def _close(self) -> None:
         for fd in (self._output, self._requests, self._replies):

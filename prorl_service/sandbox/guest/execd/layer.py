@@ -22,7 +22,7 @@ from .files import NEVER_WAIT
 from .guard import Guard
 from .namespaces import Written
 from .request import Request
-from .tar import MAX_DEPTH, Bounded, add_entry
+from .tar import Bounded, TreeSaving, add_entry
 from .worker import in_worker
 
 DELETED = ".wh."
@@ -52,54 +52,33 @@ def _save(written: Sequence[Written], max_bytes: int, out: BinaryIO) -> None:
         saving = _LayerSaving(tar)
         for root in written:
             directory = os.open(".", _READ_ONLY, dir_fd=root.directory)
-            saving.add_directory(directory, f"{root.prefix}/" if root.prefix else "", MAX_DEPTH)
+            saving.add_directory(directory, f"{root.prefix}/" if root.prefix else "")
 
 
-class _LayerSaving:
+class _LayerSaving(TreeSaving):
+    skipped = (FileNotFoundError, PermissionError)
+
     def __init__(self, tar: tarfile.TarFile) -> None:
-        self._tar = tar
+        super().__init__(tar)
         self._names: dict[tuple[int, int], str] = {}
         """First names in the tar of files with several, by device and inode."""
 
-    def add_directory(self, directory: int, prefix: str, depth: int) -> None:
-        """Adds what a directory holds. Closes it."""
-        try:
-            if not depth:
-                raise OSError(errno.ELOOP, "nested too deeply")
-            with os.scandir(directory) as entries:
-                names = sorted(entry.name for entry in entries)
-            if _is_opaque(directory):
-                self._tar.addfile(self._tar.tarinfo(prefix + OPAQUE))
-            for name in names:
-                with suppress(FileNotFoundError, PermissionError):
-                    self._add(directory, name, prefix, depth)
-        finally:
-            os.close(directory)
+    def _begin(self, directory: int, prefix: str) -> None:
+        if _is_opaque(directory):
+            self._tar.addfile(self._tar.tarinfo(prefix + OPAQUE))
 
-    def _add(self, directory: int, name: str, prefix: str, depth: int) -> None:
-        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    def _add_other(self, status: os.stat_result, directory: int, name: str, prefix: str) -> None:
+        file = (status.st_dev, status.st_ino)
         if stat.S_ISCHR(status.st_mode):
             self._tar.addfile(self._tar.tarinfo(prefix + DELETED + name))
-        elif stat.S_ISDIR(status.st_mode):
-            inner = os.open(name, _READ_ONLY, dir_fd=directory)
-            add_entry(self._tar, directory, name, prefix)
-            self.add_directory(inner, f"{prefix}{name}/", depth - 1)
-        elif stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-            self._add_one_of_several(status, directory, name, prefix)
-        else:
-            add_entry(self._tar, directory, name, prefix)
-
-    def _add_one_of_several(
-        self, status: os.stat_result, directory: int, name: str, prefix: str
-    ) -> None:
-        file = (status.st_dev, status.st_ino)
-        if file in self._names:
+        elif file in self._names:
             info = self._tar.tarinfo(prefix + name)
             info.type, info.linkname = tarfile.LNKTYPE, self._names[file]
             self._tar.addfile(info)
         else:
             add_entry(self._tar, directory, name, prefix)
-            self._names[file] = prefix + name
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                self._names[file] = prefix + name
 
 
 def _is_opaque(directory: int) -> bool:

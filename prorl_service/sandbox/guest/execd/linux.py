@@ -112,12 +112,12 @@ def keep_capabilities(kept: int) -> None:
 def filter_system_calls(program: bytes) -> None:
     """Installs a filter, an array of `struct sock_filter`, for this process and its descendants."""
 
-    class Program(ctypes.Structure):
+    class FilterProgram(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     # ctypes keeps both alive until the call returns.
-    header = Program(len(program) // 8, program)
+    header = FilterProgram(len(program) // 8, program)
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(header))
 
 

@@ -80,7 +80,7 @@ def serve(
         "listen": partial(listen, handover),
         "add_tool": partial(add_tool, tools, frozenset(tools)),
     }
-    connection = Connection(loop, operations, FrameDecoder(file_bytes + TAR_BYTES))
+    connection = HostConnection(loop, operations, FrameDecoder(file_bytes + TAR_BYTES))
     loop.watch(CONNECTION, connection.read)
     gc.collect()
     gc.freeze()  # what is loaded now stays: collections need not look at it
@@ -124,7 +124,7 @@ def listen(handover: socket.socket | None, request: Request) -> None:
         request.reply(port=listener.getsockname()[1])
 
 
-class Connection:
+class HostConnection:
     def __init__(self, loop: Loop, operations: dict[str, Operation], decoder: FrameDecoder) -> None:
         self._loop = loop
         self._operations = operations

@@ -16,7 +16,7 @@ import pty
 import signal
 import sys
 import termios
-from collections.abc import Callable
+from typing import Protocol
 
 from ptyprocess import PtyProcess
 
@@ -39,20 +39,21 @@ _READ_BYTES = 65536
 _MAX_LAST_READS = 256
 
 
+class ShellUser(Protocol):
+    def append(self, data: bytes) -> None:
+        """Gets output."""
+
+    def done(self, exit_code: int, rest: bytes, muted: bool) -> None:
+        """Gets a command's exit code, what came after its end, and whether it muted the shell."""
+
+    def shell_exited(self, code: int) -> None: ...
+
+
 class Shell:
-    def __init__(
-        self,
-        loop: Loop,
-        *,
-        on_output: Callable[[bytes], None],
-        on_done: Callable[[int, bytes, bool], None],
-        on_exit: Callable[[int], None],
-    ) -> None:
+    def __init__(self, loop: Loop, user: ShellUser) -> None:
         """Starts bash in the working directory of this process. Raises `OSError`."""
         self._loop = loop
-        self._on_output = on_output
-        self._on_done = on_done
-        self._on_exit = on_exit
+        self._user = user
         self._end: EndMark | None = None
         self._end_bytes = 0
         self._checked = False
@@ -67,8 +68,7 @@ class Shell:
         self._send(_INIT)
 
     def run(self, command: str) -> None:
-        """Starts `command`. `on_done` gets its exit code, what came after its end and whether it
-        muted the shell; if the shell ends instead, `on_exit` gets the shell's exit code."""
+        """Starts `command`. `done` will be called or, if the shell ends instead, `shell_exited`."""
         self._checked |= may_mute(command)
         nonce = new_nonce(checked=self._checked)
         self._end, self._end_bytes = EndMark(nonce), end_bytes(nonce)
@@ -147,11 +147,11 @@ class Shell:
             self._end = None
             if muted:
                 self._send(UNMUTE)
-            self._on_done(exit_code, rest, muted)
+            self._user.done(exit_code, rest, muted)
 
     def _emit(self, output: bytes) -> None:
         if output:
-            self._on_output(output)
+            self._user.append(output)
 
     def _exited(self, code: int) -> None:
         self._exit_code = code
@@ -165,7 +165,7 @@ class Shell:
         if self._end is not None:
             self._emit(self._end.held)
         self._close()
-        self._on_exit(code)
+        self._user.shell_exited(code)
 
     def _close(self) -> None:
         for fd in (self._terminal, self._commands):

@@ -10,6 +10,7 @@ import io
 import os
 import stat
 import tarfile
+from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
@@ -38,7 +39,7 @@ def restore(request: Request) -> None:
 
 def _snapshot(root: int, max_bytes: int, out: BinaryIO) -> None:
     with tarfile.open(fileobj=Bounded(out, max_bytes), mode="w|") as tar:  # type: ignore[call-overload]
-        _add_directory(tar, root, "", MAX_DEPTH)
+        TreeSaving(tar).add_directory(os.dup(root))
 
 
 def _restore(path: str, content: bytes, out: BinaryIO) -> None:
@@ -53,29 +54,43 @@ def _restore(path: str, content: bytes, out: BinaryIO) -> None:
         raise OSError(errno.EINVAL, str(error)) from error
 
 
-def _add_directory(tar: tarfile.TarFile, directory: int, prefix: str, depth: int) -> None:
-    if not depth:
-        raise OSError(errno.ELOOP, "nested too deeply")
-    with os.scandir(directory) as entries:
-        names = sorted(entry.name for entry in entries)
-    for name in names:
+class TreeSaving:
+    """Writes trees of directories, regular files and symbolic links into a tar."""
+
+    skipped: tuple[type[OSError], ...] = (FileNotFoundError,)
+    """Errors for which an entry is left out."""
+
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+
+    def add_directory(self, directory: int, prefix: str = "", depth: int = MAX_DEPTH) -> None:
+        """Adds what a directory holds. Closes it."""
         try:
-            _add(tar, directory, name, prefix, depth)
-        except FileNotFoundError:
-            continue
+            if not depth:
+                raise OSError(errno.ELOOP, "nested too deeply")
+            with os.scandir(directory) as entries:
+                names = sorted(entry.name for entry in entries)
+            self._begin(directory, prefix)
+            for name in names:
+                with suppress(*self.skipped):
+                    self._add(directory, name, prefix, depth)
+        finally:
+            os.close(directory)
 
+    def _begin(self, directory: int, prefix: str) -> None:
+        """Adds what marks the directory itself."""
 
-def _add(tar: tarfile.TarFile, directory: int, name: str, prefix: str, depth: int) -> None:
-    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    if not stat.S_ISDIR(status.st_mode):
-        add_entry(tar, directory, name, prefix)
-        return
-    inner = os.open(name, _DIRECTORY, dir_fd=directory)
-    try:
-        add_entry(tar, directory, name, prefix)
-        _add_directory(tar, inner, f"{prefix}{name}/", depth - 1)
-    finally:
-        os.close(inner)
+    def _add(self, directory: int, name: str, prefix: str, depth: int) -> None:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            self._add_other(status, directory, name, prefix)
+            return
+        inner = os.open(name, _DIRECTORY, dir_fd=directory)
+        add_entry(self._tar, directory, name, prefix)
+        self.add_directory(inner, f"{prefix}{name}/", depth - 1)
+
+    def _add_other(self, status: os.stat_result, directory: int, name: str, prefix: str) -> None:
+        add_entry(self._tar, directory, name, prefix)
 
 
 def add_entry(tar: tarfile.TarFile, directory: int, name: str, prefix: str) -> None:
@@ -94,7 +109,7 @@ def add_entry(tar: tarfile.TarFile, directory: int, name: str, prefix: str) -> N
     elif stat.S_ISREG(status.st_mode):
         with open(open_regular(name, _FILE, directory), "rb") as file:
             info.size = os.fstat(file.fileno()).st_size
-            tar.addfile(info, _Padded(file))  # type: ignore[arg-type]
+            tar.addfile(info, _PaddedFile(file))  # type: ignore[arg-type]
 
 
 class Bounded:
@@ -109,7 +124,7 @@ class Bounded:
         return self._out.write(data)
 
 
-class _Padded:
+class _PaddedFile:
     """Pads a file that shrinks while it is read to the length in its header."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -60,6 +60,7 @@ class Conversion:
         commands: list[Instruction] = []
         for instruction in instructions:
             why = _beyond(instruction, user) or _too_late(instruction, commands)
+            why = why or _leads_out(instruction, build.context.directory)
             if why is not None:
                 return build.beyond(self.name, why, instruction)
             if instruction.name == "USER":
@@ -174,13 +175,29 @@ def _line(instruction: Instruction, build: DockerfileBuild) -> str:
             return f"RUN echo '{_MARK} {instruction.line}' >&2\n{text}"
         case "COPY" | "ADD":
             source, target = (unquoted(word) for word in instruction.words())
-            inside = posixpath.normpath(f"/{source}").strip("/") or "."
+            inside = _inside(source)
             path = build.context.directory / inside
             if not os.path.lexists(path):
                 raise build.context.dockerfile.error(instruction, f"the context has no {source}")
             # Docker copies what is in a directory, cp the directory itself.
             return f"COPY {f'{inside}/.' if path.is_dir() else inside} {target}"
     return text
+
+
+def _inside(source: str) -> str:
+    """Returns a source's path below the context, which `..` and a leading `/` do not leave."""
+    return posixpath.normpath(f"/{source}").strip("/") or "."
+
+
+def _leads_out(instruction: Instruction, context: Path) -> str | None:
+    """Returns why a copy is refused that would bring files of the host: Apptainer follows links."""
+    if instruction.name not in ("COPY", "ADD"):
+        return None
+    source = context / _inside(unquoted(instruction.words()[0]))
+    for one in (source, *source.rglob("*")):
+        if one.is_symlink() and not one.resolve().is_relative_to(context.resolve()):
+            return f"it follows links, and {one.relative_to(context)} leads out of the context"
+    return None
 
 
 def _spython(file: Path, shown: str) -> str:

@@ -18,7 +18,7 @@ from prorl_service.sandbox.images.dockerfiles.syntax import (
 )
 from prorl_service.sandbox.images.dockerfiles.variables import (
     SHELL,
-    Stage,
+    BuildStage,
     Variables,
     evaluate,
     expand,
@@ -65,7 +65,9 @@ def rewrite(
     return "\n".join([*escape, *lines, ""])
 
 
-def _flags(instruction: Instruction, names: Mapping[str, str], stage: Stage | None) -> list[str]:
+def _flags(
+    instruction: Instruction, names: Mapping[str, str], stage: BuildStage | None
+) -> list[str]:
     flags = [one for one in instruction.flags if not _WITHOUT_EFFECT.fullmatch(one)]
     if stage is not None:
         variables = stage.variables
@@ -79,7 +81,7 @@ def _flags(instruction: Instruction, names: Mapping[str, str], stage: Stage | No
     return flags
 
 
-def _without_heredocs(instruction: Instruction, stage: Stage, heredocs: Path) -> str:
+def _without_heredocs(instruction: Instruction, stage: BuildStage, heredocs: Path) -> str:
     if instruction.name == "RUN":
         return json.dumps(_command(instruction, stage))
     directory = heredocs / str(instruction.line)
@@ -99,7 +101,7 @@ def _without_heredocs(instruction: Instruction, stage: Stage, heredocs: Path) ->
     return " ".join(words)
 
 
-def _command(instruction: Instruction, stage: Stage) -> list[str]:
+def _command(instruction: Instruction, stage: BuildStage) -> list[str]:
     """Returns what BuildKit runs: the document itself if there is only that, else all of it."""
     documents = instruction.heredocs
     if len(instruction.words()) > 1:

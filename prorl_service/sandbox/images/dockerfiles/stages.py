@@ -10,12 +10,12 @@ from prorl_service.errors import TaskError
 from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Instruction
 from prorl_service.sandbox.images.dockerfiles.variables import (
     BUILT_IN,
-    PLATFORM,
-    Stage,
+    BuildStage,
     evaluate,
     expand,
     walk,
 )
+from prorl_service.sandbox.images.oci_layout import PLATFORM
 from prorl_service.sandbox.images.references import LocalReference, RegistryReference, parse
 
 SCRATCH = "scratch"
@@ -28,7 +28,7 @@ def images(dockerfile: Dockerfile) -> dict[str, Instruction]:
     Raises `TaskError` for the first mistake.
     """
     found: dict[str, Instruction] = {}
-    stages: list[Stage] = []
+    stages: list[BuildStage] = []
     for instruction, stage in walk(dockerfile):
         why = _mistake(instruction, stage)
         for name in () if why or stage is None else _named(instruction, stage):
@@ -44,7 +44,7 @@ def images(dockerfile: Dockerfile) -> dict[str, Instruction]:
     return found
 
 
-def _named(instruction: Instruction, stage: Stage) -> list[str]:
+def _named(instruction: Instruction, stage: BuildStage) -> list[str]:
     """Returns the stages and images that an instruction reads."""
     match instruction.name:
         case "FROM":
@@ -58,12 +58,12 @@ def _named(instruction: Instruction, stage: Stage) -> list[str]:
     return []
 
 
-def _is_stage(name: str, stages: list[Stage]) -> bool:
+def _is_stage(name: str, stages: list[BuildStage]) -> bool:
     by_number = int(name) if name.isdecimal() else -1
     return any(one.name == name.lower() or one.number == by_number for one in stages)
 
 
-def _mistake(instruction: Instruction, stage: Stage | None) -> str | None:
+def _mistake(instruction: Instruction, stage: BuildStage | None) -> str | None:
     match instruction.name:
         case "ONBUILD":
             return "ONBUILD is not supported: it acts on images built from this one"
@@ -77,7 +77,7 @@ def _mistake(instruction: Instruction, stage: Stage | None) -> str | None:
     return None
 
 
-def _bad_from(instruction: Instruction, stage: Stage) -> str | None:
+def _bad_from(instruction: Instruction, stage: BuildStage) -> str | None:
     words = instruction.words()
     if len(words) not in (1, 3) or (len(words) == 3 and words[1].upper() != "AS"):
         return "it must be FROM IMAGE or FROM IMAGE AS NAME"

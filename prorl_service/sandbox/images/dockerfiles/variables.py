@@ -1,28 +1,30 @@
 """Variables of a Dockerfile: what ARG and ENV give to each instruction. Pure."""
 
-import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Instruction
+from prorl_service.sandbox.images.oci_layout import PLATFORM
 
 Variables = Mapping[str, str]
 
 _VARIABLE = re.compile(r"\\(.)|\$(\w+)|\$\{(\w+)(?:(:?[-+?])([^}]*))?\}", re.DOTALL)
 _QUOTED = re.compile(r"\"((?:\\.|[^\"])*)\"|'([^']*)'")
-_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-PLATFORM = f"linux/{_ARCHITECTURE}"
 SHELL = ("/bin/sh", "-c")
 BUILT_IN = {
     f"{whose}{name}": value
     for whose in ("BUILD", "TARGET")
-    for name, value in (("PLATFORM", PLATFORM), ("OS", "linux"), ("ARCH", _ARCHITECTURE))
+    for name, value in (
+        ("PLATFORM", PLATFORM),
+        ("OS", "linux"),
+        ("ARCH", PLATFORM.removeprefix("linux/")),
+    )
 }
 
 
 @dataclass(slots=True)
-class Stage:
+class BuildStage:
     """State of a stage before one of its instructions."""
 
     number: int
@@ -60,13 +62,13 @@ def expand(text: str, variables: Variables) -> str:
 
 def walk(
     dockerfile: Dockerfile, environment_of: Callable[[str], Variables] = lambda _: {}
-) -> Iterator[tuple[Instruction, Stage | None]]:
+) -> Iterator[tuple[Instruction, BuildStage | None]]:
     """Yields each instruction with the stage before it; None for those before the first FROM.
 
     The stage of a FROM is the one that it begins. `environment_of` gives the variables of an image.
     """
     globals_: dict[str, str] = dict(BUILT_IN)
-    stages: list[Stage] = []
+    stages: list[BuildStage] = []
     for instruction in dockerfile.instructions:
         if instruction.name == "FROM":
             stages.append(_begin(instruction, globals_, stages, environment_of))
@@ -81,7 +83,7 @@ def walk(
         _apply(instruction, stages[-1], globals_)
 
 
-def last_stage(dockerfile: Dockerfile, environment_of: Callable[[str], Variables]) -> Stage:
+def last_stage(dockerfile: Dockerfile, environment_of: Callable[[str], Variables]) -> BuildStage:
     """Returns the state after the last instruction."""
     stages = [stage for _, stage in walk(dockerfile, environment_of) if stage]
     return stages[-1]
@@ -90,13 +92,13 @@ def last_stage(dockerfile: Dockerfile, environment_of: Callable[[str], Variables
 def _begin(
     instruction: Instruction,
     globals_: Variables,
-    stages: list[Stage],
+    stages: list[BuildStage],
     environment_of: Callable[[str], Variables],
-) -> Stage:
+) -> BuildStage:
     words = instruction.words()
     base = evaluate(words[0], globals_) if words else ""
     name = words[2].lower() if len(words) == 3 else None
-    stage = Stage(len(stages), base, name)
+    stage = BuildStage(len(stages), base, name)
     parent = next((one for one in reversed(stages) if one.name == base.lower()), None)
     if parent is None:
         stage.environment = dict(environment_of(base))
@@ -106,7 +108,7 @@ def _begin(
     return stage
 
 
-def _apply(instruction: Instruction, stage: Stage, globals_: Variables) -> None:
+def _apply(instruction: Instruction, stage: BuildStage, globals_: Variables) -> None:
     match instruction.name:
         case "ARG":
             given = {word.partition("=")[0] for word in instruction.words() if "=" in word}

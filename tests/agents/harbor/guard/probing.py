@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from prorl_service.agents.harbor.directory.checks import NOTHING, ORACLE, oracle, scripted
-from prorl_service.cli.harbor_runs import Candidate, probe_all
+from prorl_service.cli.harbor_runs import HarborCandidate, probe_all
 from prorl_service.server.settings import SandboxOptions, ServiceSettings
 from tests.agents.harbor.guard import in_place
 from tests.agents.harbor.guard.shapes import SHAPES
@@ -23,7 +23,7 @@ async def measure(
     """Returns what probes got, and the shapes on which each wins in place. `say`: for progress."""
     with tempfile.TemporaryDirectory() as directory:
         found = {shape: shape.directory(Path(directory)) for shape in SHAPES}
-        candidates = [Candidate(one, one.task()) for one in found.values()]
+        candidates = [HarborCandidate(one, one.task()) for one in found.values()]
         scripts = [scripted(name, script) for name, script in {NOTHING: "", **cheats}.items()]
         settings = ServiceSettings(sandboxes=SandboxOptions(warm_sandboxes=0))
         outcomes = await probe_all(

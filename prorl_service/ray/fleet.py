@@ -1,14 +1,23 @@
-"""The services of a run: which nodes have one, which get one, and which are drained."""
+"""The services of a run: which nodes have one, which get one, which are drained, and which are
+announced."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import ray
 
+from prorl_service.front.discovery import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    SUFFIX,
+    Announced,
+    Announcements,
+)
 from prorl_service.ray.members import Actor, Member
-from prorl_service.ray.plan import NodeStatus, State
-from prorl_service.ray.selection import Node
+from prorl_service.ray.plan import Node, NodeStatus, State
 from prorl_service.schemas import ServiceBehind
+from prorl_service.utils.files import write_whole
 from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -116,3 +125,37 @@ def _status(member: Member, known: ServiceBehind | None) -> NodeStatus:
         slots=0 if known is None else known.slots,
         takes_rollouts=known is not None and known.takes_rollouts,
     )
+
+
+class Directory:
+    """The front's directory of services, which its supervisor writes: no other node need see it."""
+
+    def __init__(self, path: Path) -> None:
+        """Starts with what an earlier supervisor announced. Raises `OSError`."""
+        path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        self._path = path
+        self._announced = dict(Announcements(path).look())
+
+    def announce(self, members: Sequence[Member]) -> None:
+        """Announces services that have answered, until they are drained or their node is gone.
+
+        A service that is away for a moment stays: the front knows how to wait. Raises `OSError`.
+        """
+        wanted: dict[str, str] = {}
+        for one in members:
+            name, is_serving = one.node.name, one.report.state is State.SERVING
+            known = one.report.url if is_serving else self._announced.get(name)
+            if known and not one.is_draining and not one.is_gone:
+                wanted[name] = known
+        if wanted == self._announced:
+            return
+        for file in self._path.glob(f"*{SUFFIX}"):
+            if file.stem not in wanted:
+                file.unlink(missing_ok=True)
+        for name, url in wanted.items() - self._announced.items():
+            self._write(name, url)
+        self._announced = wanted
+
+    def _write(self, name: str, url: str) -> None:
+        text = Announced(url=url).model_dump_json()
+        write_whole(self._path / f"{name}{SUFFIX}", text, mode=FILE_MODE)

@@ -15,6 +15,7 @@ from asyncio.subprocess import DEVNULL, Process
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -132,25 +133,11 @@ class Keeper:
     def _slow_down(self) -> None:
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
-    def _tell(
-        self,
-        state: State,
-        *,
-        url: str | None = None,
-        pid: int | None = None,
-        restarts: int | None = None,
-        problem: str | None = None,
-    ) -> None:
+    def _tell(self, state: State, **changes: Any) -> None:
+        """`changes`: other fields of the report."""
         old = self._report
-        new = replace(
-            old,
-            state=state,
-            url=old.url if url is None else url,
-            pid=old.pid if pid is None else pid,
-            restarts=old.restarts if restarts is None else restarts,
-            problem=old.problem if problem is None else problem,
-            since=old.since if state is old.state else time.time(),
-        )
+        since = old.since if state is old.state else time.time()
+        new = replace(old, state=state, since=since, **changes)
         if new != old:
             self._report = replace(new, number=old.number + 1)
             self._changes.notify()

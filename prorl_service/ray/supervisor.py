@@ -17,12 +17,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prorl_service.ray import scaler
 from prorl_service.ray.actors import Front, RolloutNode
-from prorl_service.ray.announcing import Directory
 from prorl_service.ray.demand import FrontWatch
-from prorl_service.ray.fleet import Fleet
+from prorl_service.ray.fleet import Directory, Fleet
 from prorl_service.ray.members import Actor, Member, first_line
-from prorl_service.ray.plan import FRONT, SERVICES, RunPlan, RunStatus, State, run_directory
-from prorl_service.ray.selection import Node, alive, chosen
+from prorl_service.ray.plan import FRONT, SERVICES, Node, RunPlan, RunStatus, State, alive, chosen
 from prorl_service.utils import logs
 from prorl_service.utils.tasks import TaskOwner
 
@@ -44,7 +42,7 @@ class Supervisor:
         """Must be called in a running event loop, as Ray does for actors with coroutines."""
         logs.configure("text")
         self._plan = plan
-        self._directory = Directory(run_directory(plan.state, plan.run) / SERVICES)
+        self._directory = Directory(plan.directory() / SERVICES)
         self._fleet = Fleet(self._start_service, self._find_service, self._announce)
         self._front: Member | None = None
         self._scaler: Actor | None = None
@@ -143,7 +141,7 @@ class Supervisor:
 
     async def _request(self, count: int | None) -> None:
         """Asks Ray's autoscaler for `count` nodes, if this run has it add and remove nodes."""
-        if count is None or self._plan.nodes.most is None:
+        if count is None or self._plan.nodes.max_nodes is None:
             return
         if self._scaler is None:
             self._scaler = kept(scaler.Scaler, scaler.NAME).remote()

@@ -10,8 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from prorl_service.ray.plan import Report, State
-from prorl_service.ray.selection import Node
+from prorl_service.ray.plan import Node, Report, State
 from tests.server.application import until
 
 MODULES = ("prorl_service.ray.members", "prorl_service.ray.fleet")

@@ -102,7 +102,7 @@ def test_training_survives_an_engine_that_dies_and_comes_back(
 
 def _in_the_second_step(call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the call when one of the second step's rollouts is received."""
-    follow, streams = RolloutClient.stream, itertools.count(1)
+    follow, streams = RolloutClient.finish, itertools.count(1)
 
     def stream(*args: Any) -> Iterator[Rollout]:
         step = next(streams)
@@ -111,7 +111,7 @@ def _in_the_second_step(call: Callable[[], None], monkeypatch: pytest.MonkeyPatc
                 call()
             yield received
 
-    monkeypatch.setattr(RolloutClient, "stream", stream)
+    monkeypatch.setattr(RolloutClient, "finish", stream)
 
 
 def test_training_survives_a_restart_of_the_service(
@@ -163,12 +163,12 @@ def test_training_does_not_wait_forever_for_a_service_that_forgets(
     train: Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 0.1)
-    follow = RolloutClient.stream
+    follow = RolloutClient.finish
 
     def stream(client: RolloutClient, _: Any, timeout_s: float) -> Iterator[Rollout]:
         return follow(client, ["not-here.0"], timeout_s)
 
-    monkeypatch.setattr(RolloutClient, "stream", stream)
+    monkeypatch.setattr(RolloutClient, "finish", stream)
     trainer = train.trainer(deadline_s=1)
     with pytest.raises(RolloutsFailed, match="no longer knows"):
         trainer.train()
@@ -213,7 +213,7 @@ def test_any_error_cancels_running_rollouts(
     def stream(*_: Any) -> Iterator[Rollout]:
         raise MemoryError
 
-    monkeypatch.setattr(RolloutClient, "stream", stream)
+    monkeypatch.setattr(RolloutClient, "finish", stream)
     trainer = train.trainer(faults=["hang", "hang"])
     with pytest.raises(MemoryError):
         trainer.train()

@@ -69,13 +69,13 @@ def idle_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def alone(policy: Path, tmp_path: Path) -> Iterator[str]:
-    """Yields a service whose log no other test reads; it leaves retries to the trainer."""
-    options = [*SERVICE_OPTIONS, "--max-attempts", "1"]
+@pytest.fixture(scope="session")
+def other_url(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yields a service, on an engine of its own, that leaves retries to the trainer."""
+    logs, options = tmp_path_factory.mktemp("logs"), [*SERVICE_OPTIONS, "--max-attempts", "1"]
     with (
-        local.engine(policy, log=tmp_path / "engine.log") as engine,
-        local.service([engine.url], log=tmp_path / "service.log", options=options) as service,
+        local.engine(policy, log=logs / "engine.log") as engine,
+        local.service([engine.url], log=logs / "service.log", options=options) as service,
     ):
         yield service.url
 
@@ -114,5 +114,5 @@ def train(service_url: str, policy: Path, tmp_path: Path) -> Trainings:
 
 
 @pytest.fixture
-def train_alone(alone: str, policy: Path, tmp_path: Path) -> Trainings:
-    return Trainings(alone, policy, tmp_path)
+def train_there(other_url: str, policy: Path, tmp_path: Path) -> Trainings:
+    return Trainings(other_url, policy, tmp_path)

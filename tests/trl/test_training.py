@@ -31,19 +31,16 @@ def test_engine_and_trainer_agree_on_every_token_after_every_update(
         assert client.status().policy_version == pushed(trainer)[0] + 2
 
 
-def test_trl_measures_nothing_without_correction(train: Trainings) -> None:
-    trainer = train(importance_sampling="off")
-    assert logged(trainer, "prorl/policy_lag") == [0, 0]
-    assert logged(trainer, "sampling/sampling_logp_difference/max") == []
-
-
-def test_weights_of_engines_can_be_left_alone(train_there: Trainings, other_url: str) -> None:
+def test_weights_of_engines_can_be_left_alone_and_trl_measures_nothing_without_correction(
+    train_there: Trainings, other_url: str
+) -> None:
     with RolloutClient(other_url) as client:
         before = client.status().policy_version
         # The comparison of logprobs would end this training: nobody updates the engine.
         trainer = train_there(weights="none", importance_sampling="off")
         assert client.status().policy_version == before
     assert logged(trainer, "prorl/policy_lag") == []
+    assert logged(trainer, "sampling/sampling_logp_difference/max") == []
 
 
 def test_trl_updates_its_own_vllm_server(train_there: Trainings) -> None:

@@ -15,7 +15,8 @@ from prorl_service.client.saved import read_rollouts
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import RolloutState
 from tests.faults.processes import port_to_come_back_to
-from tests.verl.test_training import DIFFERENCE, EXACT, SERVICE_OPTIONS, train, write_tasks
+from tests.verl.test_training import DIFFERENCE, EXACT, train, write_tasks
+from tests.verl.training import SERVICE_OPTIONS
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -2,8 +2,9 @@
 announced."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import ray
 
@@ -27,17 +28,19 @@ CROWDED_S = 20.0
 elsewhere is tried."""
 
 
+class ServiceActors(Protocol):
+    def start_service(self, node: Node) -> Actor:
+        """Makes the actor of a node, or finds it."""
+
+    def find_service(self, node: Node) -> Actor | None: ...
+
+    def announce(self) -> None:
+        """Called whenever a service has changed."""
+
+
 class Fleet:
-    def __init__(
-        self,
-        start: Callable[[Node], Actor],
-        find: Callable[[Node], Actor | None],
-        on_change: Callable[[], None],
-    ) -> None:
-        """`start` makes the actor of a node, or finds it; `find` only finds it."""
-        self._start_actor = start
-        self._find_actor = find
-        self._on_change = on_change
+    def __init__(self, actors: ServiceActors) -> None:
+        self._actors = actors
         self._members: dict[str, Member] = {}
         """Services by id of their node."""
         self._is_new = True
@@ -62,7 +65,7 @@ class Fleet:
                 ray.kill(member.actor, no_restart=True)
         if self._is_new:  # an earlier supervisor may have started services
             for node in nodes:
-                if (actor := self._find_actor(node)) is not None:
+                if (actor := self._actors.find_service(node)) is not None:
                     self._follow(node, actor)
         self._is_new = False
         self._crowded &= here
@@ -91,10 +94,10 @@ class Fleet:
         inviting = sorted(self.spare, key=lambda node: node.node_id in self._crowded)
         for node in inviting[: max(0, count)]:
             self.spare.remove(node)
-            self._follow(node, self._start_actor(node))
+            self._follow(node, self._actors.start_service(node))
 
     def _follow(self, node: Node, actor: Actor) -> None:
-        member = Member(node, actor, self._on_change)
+        member = Member(node, actor, self._actors.announce)
         self._members[node.node_id] = member
         self._background.run_once(member.follow(), name=f"follow {node.name}")
 

@@ -43,7 +43,7 @@ class Supervisor:
         logs.configure("text")
         self._plan = plan
         self._directory = Directory(plan.directory() / SERVICES)
-        self._fleet = Fleet(self._start_service, self._find_service, self._announce)
+        self._fleet = Fleet(self)
         self._front: Member | None = None
         self._scaler: Actor | None = None
         self._watch = FrontWatch(plan.token, plan.nodes, plan.slots)
@@ -100,7 +100,7 @@ class Supervisor:
             self._fleet.look(chosen(found, self._plan.nodes), wanted)
             if wanted is not None:
                 self._fleet.drain(wanted, self._watch.behind)
-            self._announce()
+            self.announce()
             await asyncio.sleep(LOOK_S)
 
     async def _watch_front(self) -> None:
@@ -110,7 +110,7 @@ class Supervisor:
             await self._request(self._watch.wanted)
             await asyncio.sleep(ASK_S)
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         self._directory.announce(self._fleet.members)
 
     def _start_front(self, nodes: Sequence[Node]) -> Member:
@@ -122,13 +122,13 @@ class Supervisor:
         self._background.run_once(member.follow(), name="follow the front")
         return member
 
-    def _start_service(self, node: Node) -> Actor:
+    def start_service(self, node: Node) -> Actor:
         nodes = self._plan.nodes
         needs = {"num_cpus": nodes.cpus, "resources": nodes.resources()}
         kept = self._kept(RolloutNode, node, _service(node), **needs)
         return kept.remote(self._plan, node.name, node.address)
 
-    def _find_service(self, node: Node) -> Actor | None:
+    def find_service(self, node: Node) -> Actor | None:
         try:
             return ray.get_actor(actor_name(self._plan.run, _service(node)), NAMESPACE)
         except ValueError:

@@ -21,7 +21,7 @@ README = Path(__file__).parents[2] / "README.md"
 SNIPPET = re.compile(r"## With TRL\n+(?:<!--[^\n]*-->\n)?```python\n(.*?)```", re.DOTALL)
 MODEL = "Qwen/Qwen3-4B"
 PORT = 8080
-CONTEXT = 256
+CONTEXT = 768
 """Tokens of the engine's context: a random model fills any."""
 STEPS = 3
 """Number of steps: three epochs of one task."""

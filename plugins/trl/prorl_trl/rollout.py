@@ -153,13 +153,7 @@ class ProRLRollout:
         if is_dynamic:
             checks.warn_about_rewards(trainer, self.reward_funcs)
         draws = self._new_draws(trainer, groups)
-
-        def end() -> None:
-            if draws is not None:
-                draws.end()
-            self._service.release()
-
-        trainer.add_callback(OnMain(saved.end_evaluation, end))
+        trainer.add_callback(OnMain(saved, draws, self._service))
         eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
         given: dict[str, Any] = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}

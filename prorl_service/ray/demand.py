@@ -28,7 +28,6 @@ class FrontWatch:
         self._token = token
         self._nodes = nodes
         self._slots = slots
-        self._front: tuple[str, AsyncRolloutClient] | None = None
         self._demands: list[Demand] = []
         self._status: ServiceStatus | None = None
         self.wanted = None if nodes.max_nodes is None else nodes.min_nodes
@@ -51,9 +50,11 @@ class FrontWatch:
 
     async def ask(self, url: str) -> None:
         """Asks the front, and counts the nodes wanted again."""
-        front = await self._client(url)
         try:
-            self._status = await front.status()
+            async with AsyncRolloutClient(
+                url, token=self._token, retry_s=0, idle_s=ANSWER_S
+            ) as front:
+                self._status = await front.status()
         except ServiceCallError as error:
             log.warning("the front does not say how busy it is: %s", error.message)
             return
@@ -77,15 +78,6 @@ class FrontWatch:
         )
         if self.wanted != before:
             log.info("%d nodes are wanted, instead of %d", self.wanted, before)
-
-    async def _client(self, url: str) -> AsyncRolloutClient:
-        if self._front is not None and self._front[0] != url:
-            await self._front[1].aclose()
-            self._front = None
-        if self._front is None:
-            client = AsyncRolloutClient(url, token=self._token, retry_s=0, idle_s=ANSWER_S)
-            self._front = url, client
-        return self._front[1]
 
 
 # --- the number of nodes: pure, the caller brings the clock --------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from prorl_service.front.discovery import EVERYWHERE
@@ -52,47 +53,24 @@ class RunPlan:
 
     def service(self, name: str, address: str) -> "ProcessPlan":
         """Returns the service of the node at `address`. `name`: its name at the front."""
-        directory = self.directory()
-        return ProcessPlan(
-            kind="serve",
-            name=name,
-            directory=directory,
-            address=address,
-            options=(
-                *("--announce", str(directory / SERVICES / f"{name}.json")),
-                *("--announce-host", address),
-                *self._both(directory, name),
-                *self.serve,
-            ),
-            config=self.serve_config,
-            environment={**self.environment, TOKEN_VARIABLE: self.token},
-            python=self.nodes.python,
-            drain_s=self.drain_s,
-        )
+        announced = ("--announce", str(self.directory() / SERVICES / f"{name}.json"))
+        options = (*announced, "--announce-host", address, *self.serve)
+        return self._process("serve", name, address, options, config=self.serve_config)
 
     def front(self, address: str) -> "ProcessPlan":
         """Returns the front on the node at `address`."""
-        directory = self.directory()
+        services = ("--services", str(self.directory() / SERVICES), "--wait-for", "0")
         urls = [word for url in self.backends for word in ("--backend", url)]
         tokenizer = () if self.tokenizer is None else ("--tokenizer", self.tokenizer)
-        key = {} if self.backend_key is None else {KEY_VARIABLE: self.backend_key}
-        return ProcessPlan(
-            kind="front",
-            name=FRONT,
-            directory=directory,
-            address=address if self.host in (None, *EVERYWHERE) else str(self.host),
+        return self._process(
+            "front",
+            FRONT,
+            address if self.host in (None, *EVERYWHERE) else str(self.host),
+            (*services, *urls, *tokenizer),
+            config=self.front_config,
+            secrets={} if self.backend_key is None else {KEY_VARIABLE: self.backend_key},
             listens_at=self.host,
             port=self.port,
-            options=(
-                *("--services", str(directory / SERVICES), "--wait-for", "0"),
-                *self._both(directory, FRONT),
-                *urls,
-                *tokenizer,
-            ),
-            config=self.front_config,
-            environment={**self.environment, **key, TOKEN_VARIABLE: self.token},
-            python=self.nodes.python,
-            drain_s=self.drain_s,
         )
 
     def directory(self) -> Path:
@@ -100,11 +78,31 @@ class RunPlan:
         home."""
         return (self.nodes.state or state_directory() / "ray") / self.run
 
-    def _both(self, directory: Path, name: str) -> list[str]:
+    def _process(
+        self,
+        kind: str,
+        name: str,
+        address: str,
+        options: tuple[str, ...],
+        *,
+        secrets: Mapping[str, str] = MappingProxyType({}),
+        **others: Any,
+    ) -> "ProcessPlan":
+        directory = self.directory()
         agents = [word for agent in self.agents for word in ("--agent", agent)]
-        journal = ["--journal", str(directory / "journals" / f"{name}.sqlite")]
-        drain = ["--drain-s", f"{self.drain_s:g}"]
-        return ["--run", self.run, *journal, "--resume", *drain, *agents]
+        journal = ("--journal", str(directory / "journals" / f"{name}.sqlite"))
+        common = ("--run", self.run, *journal, "--resume", "--drain-s", f"{self.drain_s:g}")
+        return ProcessPlan(
+            kind=kind,
+            name=name,
+            directory=directory,
+            address=address,
+            options=(*common, *agents, *options),
+            environment={**self.environment, **secrets, TOKEN_VARIABLE: self.token},
+            python=self.nodes.python,
+            drain_s=self.drain_s,
+            **others,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

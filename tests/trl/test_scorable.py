@@ -157,6 +157,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("options", SETTINGS, ids=lambda one: "-".join(map(str, one.values())))
 def test_advantages_are_those_of_the_scorable_rows(

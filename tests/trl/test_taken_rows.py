@@ -91,10 +91,9 @@ def test_another_runs_weights_in_the_engine_are_noticed(
 
 
 def test_an_engine_that_nobody_updates_is_noticed(
-    train_there: Trainings, policy: Path, caplog: pytest.LogCaptureFixture
+    train_unweighted: Trainings, policy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    train_there.trainer(options={"num_generations_eval": 2}).evaluate()  # the engine has the first
-    trainer = train_there.trainer(weights="none")
+    trainer = train_unweighted.trainer(weights="none")
     text = trip(trainer, caplog)
     assert "step 2: engine and trainer differ by" in text
     assert "not all of the policy reaches the engines" in text

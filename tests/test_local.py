@@ -14,6 +14,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.errors import ProRLError
+from tests import vllm_engine
 
 pytestmark = pytest.mark.processes
 
@@ -111,7 +112,7 @@ def test_vllm_is_given_the_flags_that_its_release_has(
     log = tmp_path / "log"
     with (
         pytest.raises(ProRLError, match="did not become healthy"),
-        local.vllm(vllm_of(version, tmp_path), tmp_path / "model", log=log),
+        vllm_engine.vllm(vllm_of(version, tmp_path), tmp_path / "model", log=log),
     ):
         pass
     given = set(log.read_text().split())
@@ -126,6 +127,6 @@ def test_a_vllm_that_is_too_old_or_missing_is_not_started(tmp_path: Path) -> Non
     ):
         with (
             pytest.raises(ProRLError, match=reason),
-            local.vllm(python, tmp_path, log=tmp_path / "log"),
+            vllm_engine.vllm(python, tmp_path, log=tmp_path / "log"),
         ):
             pass

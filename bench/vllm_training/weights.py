@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bench.frame import Found, Row
 from prorl_service import local
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from tests import vllm_engine
 
 ROOT = Path(__file__).parents[2]
 VLLM = ROOT / ".venv-vllm/bin/python"
@@ -78,7 +79,7 @@ def push(model: Path, kind: str, *, rank: int = 0) -> tuple[float, int]:
 def _engine(kind: str, model: Path, logs: Path) -> AbstractContextManager[local.LocalProcess]:
     options = ["--dtype", "bfloat16", "--max-model-len", "512"]
     if kind == "vllm":
-        return local.vllm(VLLM, model, log=logs / "vllm", options=[*options, *VLLM_OPTIONS])
+        return vllm_engine.vllm(VLLM, model, log=logs / "vllm", options=[*options, *VLLM_OPTIONS])
     return local.engine(model, log=logs / "engine", options=options)
 
 

@@ -138,12 +138,11 @@ def _plan(
     for_front = _options(options.front_config, "--front-config")
     settings = _checked_serve(serve_options, for_services)
     _check_front(for_front)
+    nodes.check()
     return RunPlan(
         run=_named(options.run),
         token=take_token(options.token_file, "") or "",
-        nodes=nodes.plan(),
-        state=nodes.state,
-        python=nodes.python,
+        nodes=nodes,
         host=options.host,
         port=options.port,
         drain_s=options.drain_s,

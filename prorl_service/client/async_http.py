@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import quote
@@ -11,11 +12,9 @@ from pydantic import BaseModel
 
 from prorl_service import __version__
 from prorl_service.client.calls import IDLE_TIMEOUT_S, Piece
-from prorl_service.client.retries import (
-    PartsReception,
-    ServiceRequest,
-    WholeReception,
-)
+from prorl_service.client.errors import WaitTimeout
+from prorl_service.client.retries import PartsReception, ServiceRequest, WholeReception
+from prorl_service.client.trainable import blamed_on_engines, outage_of
 from prorl_service.client.views import ViewCalls
 from prorl_service.schemas import (
     Backends,
@@ -103,6 +102,32 @@ class AsyncRolloutClient(ViewCalls):
         The time is checked when the service sends something, which it does every few seconds.
         """
         return self._receive(WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
+
+    async def finish(
+        self, rollout_ids: Iterable[str], timeout_s: float, cancel_s: float = 60
+    ) -> AsyncGenerator[Rollout, None]:
+        """Does what `stream` does, but after `timeout_s` it cancels the rollouts that are left and
+        yields them, too: blamed on the engines if none serves, and unended if they do not end
+        within `cancel_s`."""
+        try:
+            async with aclosing(self.stream(rollout_ids, timeout_s)) as ended:
+                async for rollout in ended:
+                    yield rollout
+            return
+        except WaitTimeout as timeout:
+            pending = timeout.pending
+        logger.warning("%d rollouts did not end in %g s: cancelled", len(pending), timeout_s)
+        outage = outage_of(await self.backends())
+        left = {one.rollout_id: one for one in await self.cancel(pending)}
+        try:
+            async with aclosing(self.stream(pending, cancel_s)) as ended:
+                async for rollout in ended:
+                    del left[rollout.rollout_id]
+                    yield blamed_on_engines(rollout, outage)
+        except WaitTimeout:
+            logger.warning("%d rollouts do not end; the caller goes on without them", len(left))
+        for rollout in left.values():
+            yield rollout
 
     def parts(
         self, rollout_ids: Iterable[str], timeout_s: float

@@ -77,6 +77,7 @@ class RolloutClient:
     get = _returns(AsyncRolloutClient.get)
     wait = _returns(AsyncRolloutClient.wait)
     stream = _yields(AsyncRolloutClient.stream)
+    finish = _yields(AsyncRolloutClient.finish)
     cancel = _returns(AsyncRolloutClient.cancel)
     gateway = _returns(AsyncRolloutClient.gateway)
     end_gateway = _returns(AsyncRolloutClient.end_gateway)

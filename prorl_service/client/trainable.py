@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import ConfigDict
+
 from prorl_service.schemas import (
     NOT_SAMPLED,
     BackendState,
@@ -85,6 +87,7 @@ class SoftPunishment:
 
     max_tokens: int
     buffer_tokens: int
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         if not 0 < self.buffer_tokens <= self.max_tokens:

@@ -15,6 +15,8 @@ import threading
 import time
 import uuid
 import weakref
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -127,14 +129,13 @@ class DirectoryClaim:
             self.lost_to = _name(content)
 
 
+@dataclass(frozen=True, slots=True)
 class _Observed:
     """Another front's claim, as it was when first seen."""
 
-    def __init__(self, path: Path, content: bytes, touched_at: int) -> None:
-        self._path = path
-        self._content = content
-        self._touched_at = touched_at
-        self.name = _name(content)
+    path: Path
+    content: bytes
+    touched_at: int
 
     @classmethod
     def of(cls, path: Path) -> "_Observed | None":
@@ -144,32 +145,35 @@ class _Observed:
         except FileNotFoundError:
             return None
 
+    @property
+    def name(self) -> str:
+        return _name(self.content)
+
     def outlives(self, seconds: float) -> bool:
         """Returns whether its process lives or, where that cannot be seen, whether the claim is
         renewed within `seconds`."""
-        is_gone = _is_gone(self._content)
+        claimant = _claimant(self.content)
+        is_gone = claimant.is_gone() if claimant else None
         if is_gone is not None:
             return not is_gone
         log.warning("waiting up to %g s to see whether %s is alive", seconds, self.name)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(LOOK_S)
-            now = _Observed.of(self._path)
-            if now is None:
-                return False
-            if (now._content, now._touched_at) != (self._content, self._touched_at):
-                return True
+            now = _Observed.of(self.path)
+            if now != self:
+                return now is not None
         return False
 
     def evict(self) -> None:
         """Removes this claim, but not one that has replaced it."""
-        aside = self._path.with_name(f"{CLAIM}.{uuid.uuid4().hex}")
+        aside = self.path.with_name(f"{CLAIM}.{uuid.uuid4().hex}")
         try:
-            self._path.rename(aside)
+            self.path.rename(aside)
         except FileNotFoundError:
             return
-        if aside.read_bytes() != self._content:
-            _create(self._path, aside.read_text())
+        if aside.read_bytes() != self.content:
+            _create(self.path, aside.read_text())
         aside.unlink()
 
 
@@ -200,18 +204,14 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
+def _claimant(content: bytes) -> Claimant | None:
+    with suppress(ValidationError):
+        return Claimant.model_validate_json(content)
+    return None
+
+
 def _name(content: bytes) -> str:
-    try:
-        return str(Claimant.model_validate_json(content))
-    except ValidationError:
-        return "an unidentified front"
-
-
-def _is_gone(content: bytes) -> bool | None:
-    try:
-        return Claimant.model_validate_json(content).is_gone()
-    except ValidationError:
-        return None
+    return str(_claimant(content) or "an unidentified front")
 
 
 def _owner(path: Path) -> str:

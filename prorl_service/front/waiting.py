@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
@@ -54,22 +55,16 @@ async def _problems(urls: Mapping[str, str], token: str | None) -> dict[str, str
     room = asyncio.Semaphore(MAX_ASKED)
 
     async def ask(url: str) -> str:
-        async with room:
-            return await _problem(token, url)
+        options: dict[str, Any] = {"token": token, "retry_s": 0, "idle_s": STATUS_TIMEOUT_S}
+        try:
+            async with room, AsyncRolloutClient(url, **options) as client:
+                return "it is stopping" if (await client.status()).is_stopping else ""
+        except ServiceCallError as error:
+            return str(error)
+        except UnicodeError as error:  # a host name that no resolver takes
+            return f"{url}: {error}"
 
     return dict(zip(urls, await asyncio.gather(*map(ask, urls.values())), strict=True))
-
-
-async def _problem(token: str | None, url: str) -> str:
-    try:
-        async with AsyncRolloutClient(
-            url, token=token, retry_s=0, idle_s=STATUS_TIMEOUT_S
-        ) as client:
-            return "it is stopping" if (await client.status()).is_stopping else ""
-    except ServiceCallError as error:
-        return str(error)
-    except UnicodeError as error:  # a host name that no resolver takes
-        return f"{url}: {error}"
 
 
 def _too_few(directory: Path, line: str, problems: dict[str, str]) -> ProRLError:

@@ -1,29 +1,36 @@
-"""What a front says of its work, and how many nodes that calls for."""
+"""What a front says of its work, and how many nodes that calls for.
+
+The number grows to the mean demand of the last minute, and shrinks only to what the last minute's
+highest demand would fill: a short dip removes no node, and a number between two does not flap.
+"""
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.ray import sizing
-from prorl_service.ray.plan import NodePlan
+from prorl_service.ray.options import NodeOptions
 from prorl_service.schemas import ServiceBehind, ServiceStatus, Stage
 
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
+WINDOW_S = 60.0
+ROUNDING = 1e-6
+"""Part of a node that a mean may exceed by rounding."""
 
 
 class FrontWatch:
-    def __init__(self, token: str, nodes: NodePlan, slots: int) -> None:
+    def __init__(self, token: str, nodes: NodeOptions, slots: int) -> None:
         """`slots`: rollouts that keep a service busy, until the front knows better."""
         self._token = token
         self._nodes = nodes
         self._slots = slots
-        self._front: tuple[str, AsyncRolloutClient] | None = None
-        self._demands: list[sizing.Demand] = []
+        self._demands: list[Demand] = []
         self._status: ServiceStatus | None = None
-        self.wanted = None if nodes.most is None else nodes.least
+        self.wanted = None if nodes.max_nodes is None else nodes.min_nodes
         """Nodes that the demand calls for; None: all that there are."""
 
     @property
@@ -43,38 +50,81 @@ class FrontWatch:
 
     async def ask(self, url: str) -> None:
         """Asks the front, and counts the nodes wanted again."""
-        front = await self._client(url)
         try:
-            self._status = await front.status()
+            async with AsyncRolloutClient(
+                url, token=self._token, retry_s=0, idle_s=ANSWER_S
+            ) as front:
+                self._status = await front.status()
         except ServiceCallError as error:
             log.warning("the front does not say how busy it is: %s", error.message)
             return
         now = time.monotonic()
-        self._demands.append(sizing.Demand(now, self.running + self.queued))
-        self._demands = sizing.within(self._demands, now - sizing.WINDOW_S)
-        if self._nodes.most is not None:
-            self._size(now, self._nodes.most)
+        self._demands.append(Demand(now, self.running + self.queued))
+        self._demands = within(self._demands, now - WINDOW_S)
+        if self._nodes.max_nodes is not None:
+            self._size(now, self._nodes.max_nodes)
 
     def _size(self, now_s: float, most: int) -> None:
         before = self.wanted or 0
         known = (one.slots for one in self.behind.values() if one.takes_rollouts)
         self._slots = max(known, default=self._slots)
-        self.wanted = sizing.wanted(
+        self.wanted = nodes_wanted(
             self._demands,
             now_s=now_s,
             slots=self._slots,
             current=before,
-            least=self._nodes.least,
+            least=self._nodes.min_nodes,
             most=most,
         )
         if self.wanted != before:
             log.info("%d nodes are wanted, instead of %d", self.wanted, before)
 
-    async def _client(self, url: str) -> AsyncRolloutClient:
-        if self._front is not None and self._front[0] != url:
-            await self._front[1].aclose()
-            self._front = None
-        if self._front is None:
-            client = AsyncRolloutClient(url, token=self._token, retry_s=0, idle_s=ANSWER_S)
-            self._front = url, client
-        return self._front[1]
+
+# --- the number of nodes: pure, the caller brings the clock --------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Rollouts that run or could run, from a time on until the next demand."""
+
+    at_s: float
+    rollouts: int
+
+
+def nodes_wanted(
+    demands: Sequence[Demand],
+    *,
+    now_s: float,
+    slots: int,
+    current: int,
+    least: int,
+    most: int,
+    window_s: float = WINDOW_S,
+) -> int:
+    """Returns a number of nodes from `least` to `most`.
+
+    `demands`: in the order of time; `slots`: rollouts that keep a node busy; `current`: nodes
+    wanted before. Without demands, `current` stays within its bounds.
+    """
+    recent = within(demands, now_s - window_s)
+    if recent:
+        filled = max(one.rollouts for one in recent)
+        grown = ceil(min(_mean(recent, now_s), filled) / slots - ROUNDING)
+        current = min(max(current, grown), ceil(filled / slots))
+    return min(max(current, least), most)
+
+
+def within(demands: Sequence[Demand], start_s: float) -> list[Demand]:
+    """Returns the demands since `start_s`, with the one that held then."""
+    later = [one for one in demands if one.at_s > start_s]
+    before = [one for one in demands if one.at_s <= start_s]
+    return [Demand(start_s, before[-1].rollouts), *later] if before else later
+
+
+def _mean(demands: Sequence[Demand], now_s: float) -> float:
+    """Returns the mean over time, each demand for as long as it held."""
+    ends = [*(one.at_s for one in demands[1:]), now_s]
+    spans = [end - one.at_s for one, end in zip(demands, ends, strict=True)]
+    if sum(spans) <= 0:
+        return demands[-1].rollouts
+    return sum(one.rollouts * span for one, span in zip(demands, spans, strict=True)) / sum(spans)

@@ -1,14 +1,24 @@
-"""The services of a run: which nodes have one, which get one, and which are drained."""
+"""The services of a run: which nodes have one, which get one, which are drained, and which are
+announced."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
 import ray
 
+from prorl_service.front.discovery import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    SUFFIX,
+    Announced,
+    Announcements,
+)
 from prorl_service.ray.members import Actor, Member
-from prorl_service.ray.plan import NodeStatus, State
-from prorl_service.ray.selection import Node
+from prorl_service.ray.plan import Node, NodeStatus, State
 from prorl_service.schemas import ServiceBehind
+from prorl_service.utils.files import write_whole
 from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -18,17 +28,19 @@ CROWDED_S = 20.0
 elsewhere is tried."""
 
 
+class ServiceActors(Protocol):
+    def start_service(self, node: Node) -> Actor:
+        """Makes the actor of a node, or finds it."""
+
+    def find_service(self, node: Node) -> Actor | None: ...
+
+    def announce(self) -> None:
+        """Called whenever a service has changed."""
+
+
 class Fleet:
-    def __init__(
-        self,
-        start: Callable[[Node], Actor],
-        find: Callable[[Node], Actor | None],
-        on_change: Callable[[], None],
-    ) -> None:
-        """`start` makes the actor of a node, or finds it; `find` only finds it."""
-        self._start_actor = start
-        self._find_actor = find
-        self._on_change = on_change
+    def __init__(self, actors: ServiceActors) -> None:
+        self._actors = actors
         self._members: dict[str, Member] = {}
         """Services by id of their node."""
         self._is_new = True
@@ -53,7 +65,7 @@ class Fleet:
                 ray.kill(member.actor, no_restart=True)
         if self._is_new:  # an earlier supervisor may have started services
             for node in nodes:
-                if (actor := self._find_actor(node)) is not None:
+                if (actor := self._actors.find_service(node)) is not None:
                     self._follow(node, actor)
         self._is_new = False
         self._crowded &= here
@@ -82,10 +94,10 @@ class Fleet:
         inviting = sorted(self.spare, key=lambda node: node.node_id in self._crowded)
         for node in inviting[: max(0, count)]:
             self.spare.remove(node)
-            self._follow(node, self._start_actor(node))
+            self._follow(node, self._actors.start_service(node))
 
     def _follow(self, node: Node, actor: Actor) -> None:
-        member = Member(node, actor, self._on_change)
+        member = Member(node, actor, self._actors.announce)
         self._members[node.node_id] = member
         self._background.run_once(member.follow(), name=f"follow {node.name}")
 
@@ -116,3 +128,37 @@ def _status(member: Member, known: ServiceBehind | None) -> NodeStatus:
         slots=0 if known is None else known.slots,
         takes_rollouts=known is not None and known.takes_rollouts,
     )
+
+
+class Directory:
+    """The front's directory of services, which its supervisor writes: no other node need see it."""
+
+    def __init__(self, path: Path) -> None:
+        """Starts with what an earlier supervisor announced. Raises `OSError`."""
+        path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        self._path = path
+        self._announced = dict(Announcements(path).look())
+
+    def announce(self, members: Sequence[Member]) -> None:
+        """Announces services that have answered, until they are drained or their node is gone.
+
+        A service that is away for a moment stays: the front knows how to wait. Raises `OSError`.
+        """
+        wanted: dict[str, str] = {}
+        for one in members:
+            name, is_serving = one.node.name, one.report.state is State.SERVING
+            known = one.report.url if is_serving else self._announced.get(name)
+            if known and not one.is_draining and not one.is_gone:
+                wanted[name] = known
+        if wanted == self._announced:
+            return
+        for file in self._path.glob(f"*{SUFFIX}"):
+            if file.stem not in wanted:
+                file.unlink(missing_ok=True)
+        for name, url in wanted.items() - self._announced.items():
+            self._write(name, url)
+        self._announced = wanted
+
+    def _write(self, name: str, url: str) -> None:
+        text = Announced(url=url).model_dump_json()
+        write_whole(self._path / f"{name}{SUFFIX}", text, mode=FILE_MODE)

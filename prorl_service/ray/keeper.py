@@ -8,17 +8,17 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from prorl_service.local import free_port
+from prorl_service.local import bind_problem, free_port
 from prorl_service.ray.plan import ProcessPlan, Report, State
 from prorl_service.utils.files import write_whole
 from prorl_service.utils.tasks import Changes
@@ -132,25 +132,11 @@ class Keeper:
     def _slow_down(self) -> None:
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
-    def _tell(
-        self,
-        state: State,
-        *,
-        url: str | None = None,
-        pid: int | None = None,
-        restarts: int | None = None,
-        problem: str | None = None,
-    ) -> None:
+    def _tell(self, state: State, **changes: Any) -> None:
+        """`changes`: other fields of the report."""
         old = self._report
-        new = replace(
-            old,
-            state=state,
-            url=old.url if url is None else url,
-            pid=old.pid if pid is None else pid,
-            restarts=old.restarts if restarts is None else restarts,
-            problem=old.problem if problem is None else problem,
-            since=old.since if state is old.state else time.time(),
-        )
+        since = old.since if state is old.state else time.time()
+        new = replace(old, state=state, since=since, **changes)
         if new != old:
             self._report = replace(new, number=old.number + 1)
             self._changes.notify()
@@ -221,25 +207,14 @@ def kept_port(plan: ProcessPlan) -> int:
     file = plan.directory / f"{plan.name}.port"
     with suppress(OSError, ValueError):
         port = int(file.read_text())
-        if _is_free(plan.host, port):
+        if bind_problem(port, plan.host) is None:
             return port
     port = free_port()
-    while not _is_free(plan.host, port):
+    while bind_problem(port, plan.host) is not None:
         port = free_port()
     plan.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(file, str(port))
     return port
-
-
-def _is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
 
 
 def last_line(file: Path) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 
 from ray import exceptions
 
-from prorl_service.ray.plan import Report, State
-from prorl_service.ray.selection import Node
+from prorl_service.ray.plan import Node, Report, State
 
 log = logging.getLogger(__name__)
 

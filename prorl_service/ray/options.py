@@ -1,4 +1,4 @@
-"""Options of `prorl ray up`. An attribute's docstring is its help."""
+"""Options of `prorl ray up`, `NodeOptions` of actors, too. An attribute's docstring is its help."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,6 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from prorl_service.errors import ProRLError
-from prorl_service.ray.plan import NodePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,15 @@ class NodeOptions:
     python: str | None = None
     """Python interpreter of services and front on each node (default: that of Ray's workers)."""
 
-    def plan(self) -> NodePlan:
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(one.split("=", 1) for one in self.label if "=" in one)
+
+    def resources(self) -> dict[str, float]:
+        """Returns what a service takes of its node."""
+        return {} if self.resource is None else {self.resource: self.share}
+
+    def check(self) -> None:
         """Raises `ProRLError` for options that contradict each other."""
         if self.max_nodes is not None and self.resource is None:
             raise ProRLError(
@@ -73,14 +80,5 @@ class NodeOptions:
             )
         if self.max_nodes is not None and self.min_nodes > self.max_nodes:
             raise ProRLError("--min-nodes is greater than --max-nodes")
-        labels = dict(one.split("=", 1) for one in self.label if "=" in one)
-        if len(labels) != len(self.label):
+        if len(self.labels) != len(self.label):
             raise ProRLError("--label: write labels as KEY=VALUE, each key once")
-        return NodePlan(
-            resource=self.resource,
-            share=self.share,
-            labels=labels,
-            cpus=self.cpus,
-            least=self.min_nodes,
-            most=self.max_nodes,
-        )

@@ -1,16 +1,21 @@
-"""What a run on a cluster consists of, as data: its processes, and what is known of them.
+"""What a run on a cluster consists of, as data: its processes, what is known of them, and nodes.
 
 Pure. Actors get plans as arguments and return reports, so all of it can be pickled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from prorl_service.front.discovery import EVERYWHERE
 from prorl_service.net.credentials import TOKEN_VARIABLE, state_directory
+from prorl_service.ray.options import NodeOptions
 
+HEAD = "node:__internal_head__"
+"""Resource of Ray's head node."""
 KEY_VARIABLE = "PRORL_BACKEND_KEY"
 SERVICES = "services"
 """Folder of a run's directory in which its services are announced."""
@@ -20,36 +25,12 @@ LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlan:
-    """Which nodes get a service, and what each service takes of its node."""
-
-    resource: str | None = None
-    """Custom resource that marks nodes for rollouts; None: all nodes."""
-    share: float = 1.0
-    """Amount of that resource that a service takes."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that a node must have."""
-    cpus: float = 0.0
-    """CPUs that Ray reserves for a service."""
-    least: int = 0
-    most: int | None = None
-    """Most nodes, whose number follows the demand; None: all that there are."""
-
-    def resources(self) -> dict[str, float]:
-        return {} if self.resource is None else {self.resource: self.share}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """One front, and a service on each node. Secrets are in `token` and `environment` only."""
 
     run: str
     token: str = field(repr=False)
-    nodes: NodePlan = NodePlan()
-    state: Path | None = None
-    """Directory of runs on each node; None: the user's own."""
-    python: str | None = None
-    """Interpreter of the processes; None: that of Ray's workers."""
+    nodes: NodeOptions = NodeOptions()
     host: str | None = None
     """Address on which the front listens; None: that of its node."""
     port: int = 0
@@ -72,54 +53,56 @@ class RunPlan:
 
     def service(self, name: str, address: str) -> "ProcessPlan":
         """Returns the service of the node at `address`. `name`: its name at the front."""
-        directory = run_directory(self.state, self.run)
-        return ProcessPlan(
-            kind="serve",
-            name=name,
-            directory=directory,
-            address=address,
-            options=(
-                *("--announce", str(directory / SERVICES / f"{name}.json")),
-                *("--announce-host", address),
-                *self._both(directory, name),
-                *self.serve,
-            ),
-            config=self.serve_config,
-            environment={**self.environment, TOKEN_VARIABLE: self.token},
-            python=self.python,
-            drain_s=self.drain_s,
-        )
+        announced = ("--announce", str(self.directory() / SERVICES / f"{name}.json"))
+        options = (*announced, "--announce-host", address, *self.serve)
+        return self._process("serve", name, address, options, config=self.serve_config)
 
     def front(self, address: str) -> "ProcessPlan":
         """Returns the front on the node at `address`."""
-        directory = run_directory(self.state, self.run)
+        services = ("--services", str(self.directory() / SERVICES), "--wait-for", "0")
         urls = [word for url in self.backends for word in ("--backend", url)]
         tokenizer = () if self.tokenizer is None else ("--tokenizer", self.tokenizer)
-        key = {} if self.backend_key is None else {KEY_VARIABLE: self.backend_key}
-        return ProcessPlan(
-            kind="front",
-            name=FRONT,
-            directory=directory,
-            address=address if self.host in (None, *EVERYWHERE) else str(self.host),
+        return self._process(
+            "front",
+            FRONT,
+            address if self.host in (None, *EVERYWHERE) else str(self.host),
+            (*services, *urls, *tokenizer),
+            config=self.front_config,
+            secrets={} if self.backend_key is None else {KEY_VARIABLE: self.backend_key},
             listens_at=self.host,
             port=self.port,
-            options=(
-                *("--services", str(directory / SERVICES), "--wait-for", "0"),
-                *self._both(directory, FRONT),
-                *urls,
-                *tokenizer,
-            ),
-            config=self.front_config,
-            environment={**self.environment, **key, TOKEN_VARIABLE: self.token},
-            python=self.python,
-            drain_s=self.drain_s,
         )
 
-    def _both(self, directory: Path, name: str) -> list[str]:
+    def directory(self) -> Path:
+        """Returns the run's directory on this node. Raises `RuntimeError` for a user without a
+        home."""
+        return (self.nodes.state or state_directory() / "ray") / self.run
+
+    def _process(
+        self,
+        kind: str,
+        name: str,
+        address: str,
+        options: tuple[str, ...],
+        *,
+        secrets: Mapping[str, str] = MappingProxyType({}),
+        **others: Any,
+    ) -> "ProcessPlan":
+        directory = self.directory()
         agents = [word for agent in self.agents for word in ("--agent", agent)]
-        journal = ["--journal", str(directory / "journals" / f"{name}.sqlite")]
-        drain = ["--drain-s", f"{self.drain_s:g}"]
-        return ["--run", self.run, *journal, "--resume", *drain, *agents]
+        journal = ("--journal", str(directory / "journals" / f"{name}.sqlite"))
+        common = ("--run", self.run, *journal, "--resume", "--drain-s", f"{self.drain_s:g}")
+        return ProcessPlan(
+            kind=kind,
+            name=name,
+            directory=directory,
+            address=address,
+            options=(*common, *agents, *options),
+            environment={**self.environment, **secrets, TOKEN_VARIABLE: self.token},
+            python=self.nodes.python,
+            drain_s=self.drain_s,
+            **others,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +136,6 @@ class ProcessPlan:
     def url(self, port: int) -> str:
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{port}"
-
-
-def run_directory(state: Path | None, run: str) -> Path:
-    """Returns the run's directory on this node. Raises `RuntimeError` for a user without a home."""
-    return (state or state_directory() / "ray") / run
 
 
 # --- what is known ------------------------------------------------------------------------------
@@ -222,3 +200,44 @@ class RunStatus:
     queued: int
     """Rollouts that wait at the front."""
     is_stopping: bool = False
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    node_id: str
+    address: str
+    name: str
+    """Name of its service, unique among nodes that are alive."""
+    is_head: bool
+
+
+def alive(found: Iterable[Mapping[str, Any]]) -> list[Node]:
+    """Returns the nodes in `ray.nodes()` that are alive, in the order of their ids.
+
+    A node is named after its address, so that its service finds its journal again. Of nodes with
+    one address all but the first also bear the end of their id.
+    """
+    nodes: list[Node] = []
+    for one in sorted(found, key=lambda one: str(one["NodeID"])):
+        if one["Alive"]:
+            address, node_id = str(one["NodeManagerAddress"]), str(one["NodeID"])
+            name = address.replace(":", "-")
+            if any(known.name == name for known in nodes):
+                name = f"{name}-{node_id[-8:]}"
+            nodes.append(Node(node_id, address, name, HEAD in one["Resources"]))
+    return nodes
+
+
+def chosen(found: Sequence[Mapping[str, Any]], wanted: NodeOptions) -> list[Node]:
+    """Returns the nodes that are alive and for rollouts."""
+    fitting = {str(one["NodeID"]) for one in found if _fits(one, wanted)}
+    return [node for node in alive(found) if node.node_id in fitting]
+
+
+def _fits(node: Mapping[str, Any], wanted: NodeOptions) -> bool:
+    total, labels = node["Resources"], node.get("Labels") or {}
+    has_room = wanted.resource is None or total.get(wanted.resource, 0.0) >= wanted.share
+    return has_room and all(labels.get(key) == value for key, value in wanted.labels.items())

@@ -18,8 +18,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.neighbours import neighbours
 from prorl_service.ray import scaler
 from prorl_service.ray.members import Actor, first_line
-from prorl_service.ray.plan import LOCAL, RunPlan, RunStatus, State
-from prorl_service.ray.selection import alive
+from prorl_service.ray.plan import LOCAL, RunPlan, RunStatus, State, alive
 from prorl_service.ray.supervisor import NAMESPACE, Supervisor, actor_name, kept
 
 SUPERVISOR = "supervisor"

@@ -17,12 +17,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prorl_service.ray import scaler
 from prorl_service.ray.actors import Front, RolloutNode
-from prorl_service.ray.announcing import Directory
 from prorl_service.ray.demand import FrontWatch
-from prorl_service.ray.fleet import Fleet
+from prorl_service.ray.fleet import Directory, Fleet
 from prorl_service.ray.members import Actor, Member, first_line
-from prorl_service.ray.plan import FRONT, SERVICES, RunPlan, RunStatus, State, run_directory
-from prorl_service.ray.selection import Node, alive, chosen
+from prorl_service.ray.plan import FRONT, SERVICES, Node, RunPlan, RunStatus, State, alive, chosen
 from prorl_service.utils import logs
 from prorl_service.utils.tasks import TaskOwner
 
@@ -44,8 +42,8 @@ class Supervisor:
         """Must be called in a running event loop, as Ray does for actors with coroutines."""
         logs.configure("text")
         self._plan = plan
-        self._directory = Directory(run_directory(plan.state, plan.run) / SERVICES)
-        self._fleet = Fleet(self._start_service, self._find_service, self._announce)
+        self._directory = Directory(plan.directory() / SERVICES)
+        self._fleet = Fleet(self)
         self._front: Member | None = None
         self._scaler: Actor | None = None
         self._watch = FrontWatch(plan.token, plan.nodes, plan.slots)
@@ -102,7 +100,7 @@ class Supervisor:
             self._fleet.look(chosen(found, self._plan.nodes), wanted)
             if wanted is not None:
                 self._fleet.drain(wanted, self._watch.behind)
-            self._announce()
+            self.announce()
             await asyncio.sleep(LOOK_S)
 
     async def _watch_front(self) -> None:
@@ -112,7 +110,7 @@ class Supervisor:
             await self._request(self._watch.wanted)
             await asyncio.sleep(ASK_S)
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         self._directory.announce(self._fleet.members)
 
     def _start_front(self, nodes: Sequence[Node]) -> Member:
@@ -124,13 +122,13 @@ class Supervisor:
         self._background.run_once(member.follow(), name="follow the front")
         return member
 
-    def _start_service(self, node: Node) -> Actor:
+    def start_service(self, node: Node) -> Actor:
         nodes = self._plan.nodes
         needs = {"num_cpus": nodes.cpus, "resources": nodes.resources()}
         kept = self._kept(RolloutNode, node, _service(node), **needs)
         return kept.remote(self._plan, node.name, node.address)
 
-    def _find_service(self, node: Node) -> Actor | None:
+    def find_service(self, node: Node) -> Actor | None:
         try:
             return ray.get_actor(actor_name(self._plan.run, _service(node)), NAMESPACE)
         except ValueError:
@@ -143,7 +141,7 @@ class Supervisor:
 
     async def _request(self, count: int | None) -> None:
         """Asks Ray's autoscaler for `count` nodes, if this run has it add and remove nodes."""
-        if count is None or self._plan.nodes.most is None:
+        if count is None or self._plan.nodes.max_nodes is None:
             return
         if self._scaler is None:
             self._scaler = kept(scaler.Scaler, scaler.NAME).remote()

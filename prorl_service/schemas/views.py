@@ -68,7 +68,7 @@ class RowFilter(WireModel):
         default_factory=list, description="Only rollouts whose failure was this one's fault."
     )
     finish_reason: list[FinishReason] = Field(
-        default_factory=list, description="Those that ended for this reason."
+        default_factory=list, description="Only rollouts that ended for this reason."
     )
     policy_version: int | None = Field(
         None, ge=0, le=MAX_INT32, description="Only rollouts of this policy version."

@@ -2,38 +2,27 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient
-from tests.client.scripted import ScriptedService, read_body
+from tests.client.scripted import ScriptedService, answering, read_body
 
 
 @pytest.fixture
 def service() -> Iterator[ScriptedService]:
     script = ScriptedService()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        script.accept = handler.headers["Accept"]
+        script.authorization = handler.headers["Authorization"]
+        script.requests.append((handler.command, handler.path, read_body(handler)))
+        script.replies.popleft()(handler)
 
-        def answer(self) -> None:
-            script.accept = self.headers["Accept"]
-            script.authorization = self.headers["Authorization"]
-            script.requests.append((self.command, self.path, read_body(self)))
-            script.replies.popleft()(self)
-
-        do_GET = do_POST = do_PUT = do_DELETE = answer
-
-        def log_message(self, *args: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as pool:
-        script.url = f"http://127.0.0.1:{server.server_port}"
-        pool.submit(server.serve_forever, 0.01)
+    with answering(answer) as script.url:
         yield script
-        server.shutdown()
     assert not script.replies, "the client made fewer calls than expected"
 
 

@@ -1,9 +1,11 @@
-"""A server that answers each request with the next reply of a script."""
+"""HTTP servers of tests, such as one that answers each request with the next reply of a script."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event
 
 from pydantic import BaseModel
@@ -13,6 +15,28 @@ from prorl_service.schemas import ErrorResponse
 from prorl_service.schemas.arrays import PACKED
 
 Reply = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def answering(answer: Reply) -> Iterator[str]:
+    """Yields the address of a server that has `answer` reply to each request."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def reply(self) -> None:
+            answer(self)
+
+        do_GET = do_POST = do_PUT = do_DELETE = reply
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever, 0.01)
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 @dataclass

@@ -19,23 +19,13 @@ from prorl_service.client import (
 from prorl_service.errors import BackendUnavailable, Conflict, InvalidRequest, ProRLError
 from prorl_service.schemas import (
     Backends,
-    BackendState,
-    BackendStatus,
-    FinishReason,
     Group,
-    Message,
     Rollout,
     Rollouts,
-    RolloutState,
-    Sampling,
-    Segment,
-    ServiceStatus,
-    Task,
-    Trajectory,
-    Turn,
     WeightsReport,
 )
 from prorl_service.schemas.arrays import PACKED, PACKED_MEDIA_TYPE
+from tests import made
 from tests.client.scripted import (
     Reply,
     ScriptedService,
@@ -50,63 +40,19 @@ Invoke = Callable[..., Any]
 
 
 def group(n: int = 2) -> Group:
-    messages = [Message(role="user", content="add 1 2")]
-    return Group(group_id="run-0-0", task=Task(task_id="t", agent="math", messages=messages), n=n)
+    return Group(group_id="run-0-0", task=made.task(), n=n)
 
 
 def rollout(index: int, text: str = "3") -> Rollout:
-    segment = Segment(
-        prompt_ids=[1, 2],
-        response_ids=[3, 4, 5],
-        loss_mask=[1, 0, 1],
-        logprobs=[-0.5, 0.0, -0.25],
-        policy_versions=[7, -1, 7],
-    )
-    turn = Turn(segment=0, start=0, stop=1, text=text, finish_reason="stop", model_s=0, backend="b")
-    trajectory = Trajectory(
-        segments=[segment],
-        turns=[turn],
-        finish_reason=FinishReason.FINISHED,
-        sampling=Sampling(),
-    )
-    return Rollout(
-        rollout_id=f"run-0-0.{index}",
-        group_id="run-0-0",
-        task_id="t",
-        agent="math",
-        index=index,
-        state=RolloutState.DONE,
-        reward=1.0,
-        trajectory=trajectory,
-        created_at=0,
-    )
+    return made.rollout(f"run-0-0.{index}", made.segment(), turns=1, text=text)
 
 
 def line(index: int, text: str = "3") -> bytes:
     return rollout(index, text).model_dump_json(context=PACKED).encode() + b"\n"
 
 
-BACKEND = BackendStatus(
-    backend_id="b0",
-    url="http://engine:8000",
-    model="m",
-    state=BackendState.HEALTHY,
-    policy_version=0,
-    max_model_len=64,
-    in_flight=0,
-)
-STATUS = ServiceStatus(
-    run="run-1",
-    version="0",
-    is_stopping=False,
-    policy_version=0,
-    sandbox="process",
-    agents=["math"],
-    rollouts={},
-    queues={},
-    workers={},
-    backends=[BACKEND],
-)
+BACKEND = made.backend(backend_id="b0", url="http://engine:8000")
+STATUS = made.status(version="0", agents=["math"], backends=[BACKEND])
 REPORT = WeightsReport(version=3, applied=["b0"], pending=[])
 
 

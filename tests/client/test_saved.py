@@ -19,25 +19,18 @@ from prorl_service.client.saved import (
     read_tasks,
     saved_steps,
 )
-from prorl_service.schemas import Message, Rollout, RolloutState, Task
+from prorl_service.schemas import Rollout, RolloutState, Task
+from tests import made
 
 STEPS = st.builds(SavedStep, st.integers(0, 10**9), st.booleans())
 
 
 def rollout(number: int) -> Rollout:
-    return Rollout(
-        rollout_id=f"g.{number}",
-        group_id="g",
-        task_id="t",
-        agent="a",
-        index=number,
-        state=RolloutState.FAILED,
-        created_at=0.5,
-    )
+    return made.rollout(f"g.{number}", state=RolloutState.FAILED)
 
 
 def task(task_id: str, text: str = "Hi.") -> Task:
-    return Task(task_id=task_id, agent="a", messages=[Message(role="user", content=text)])
+    return made.task(task_id, messages=[{"role": "user", "content": text}])
 
 
 def visible(directory: Path) -> list[str]:

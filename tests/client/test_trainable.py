@@ -6,38 +6,18 @@ from prorl_service.client.trainable import (
     failure_of,
     outage_of,
 )
-from prorl_service.schemas import BackendState, BackendStatus, Blame, Rollout, RolloutState
-
-
-def backend(state: BackendState, reason: str = "") -> BackendStatus:
-    return BackendStatus(
-        backend_id="e:1",
-        url="http://e:1",
-        model="m",
-        state=state,
-        policy_version=0,
-        max_model_len=9,
-        in_flight=0,
-        reason=reason,
-    )
+from prorl_service.schemas import BackendState, Blame, Rollout, RolloutState
+from tests import made
 
 
 def rollout(state: RolloutState) -> Rollout:
-    return Rollout(
-        rollout_id="g.0",
-        group_id="g",
-        task_id="t",
-        agent="math",
-        index=0,
-        state=state,
-        created_at=0.0,
-    )
+    return made.rollout(state=state)
 
 
 def test_no_engine_is_an_outage() -> None:
-    assert outage_of([backend(BackendState.DOWN), backend(BackendState.HEALTHY)]) is None
-    assert outage_of([backend(BackendState.UPDATING)]) is None
-    down = outage_of([backend(BackendState.DOWN, "connection refused")])
+    assert outage_of([made.backend(BackendState.DOWN), made.backend(BackendState.HEALTHY)]) is None
+    assert outage_of([made.backend(BackendState.UPDATING)]) is None
+    down = outage_of([made.backend(BackendState.DOWN, reason="connection refused")])
     assert down is not None
     assert (down.kind, down.blame, down.retryable) == ("BackendUnavailable", Blame.BACKEND, True)
     assert "http://e:1 (connection refused)" in down.message
@@ -47,7 +27,7 @@ def test_no_engine_is_an_outage() -> None:
 
 
 def test_rollouts_cancelled_in_an_outage_are_blamed_on_it() -> None:
-    outage = outage_of([backend(BackendState.DOWN, "gone")])
+    outage = outage_of([made.backend(BackendState.DOWN, reason="gone")])
     cancelled = failure_of(blamed_on_engines(rollout(RolloutState.CANCELLED), outage))
     assert cancelled == outage
     late = failure_of(blamed_on_engines(rollout(RolloutState.CANCELLED), None))

@@ -14,10 +14,10 @@ from prorl_service.schemas import (
     Rollout,
     Rollouts,
     RolloutState,
-    ServiceStatus,
     Stage,
     SubmitRequest,
 )
+from tests import made
 
 
 @dataclass(slots=True)
@@ -34,18 +34,7 @@ class OddService:
         return self.has_engines
 
     async def status(self, _: web.Request) -> web.Response:
-        told = ServiceStatus(
-            version="odd",
-            run="odd",
-            is_stopping=False,
-            policy_version=0,
-            sandbox="none",
-            agents=[],
-            rollouts={},
-            queues={},
-            workers={Stage.RUN: 2},
-            backends=[],
-        )
+        told = made.status(version="odd", run="odd", workers={Stage.RUN: 2})
         return _answer(told.model_dump_json(), 200)
 
     async def put_backends(self, _: web.Request) -> web.Response:
@@ -77,17 +66,7 @@ def _rollout(group: Group, index: int, state: RolloutState) -> Rollout:
 
 
 def _line(rollout_id: str) -> Rollout:
-    group_id, _, index = rollout_id.rpartition(".")
-    return Rollout(
-        rollout_id=rollout_id,
-        group_id=group_id,
-        task_id="t",
-        agent="scored",
-        index=int(index),
-        state=RolloutState.DONE,
-        result_id="of_another_kind",
-        created_at=0.0,
-    )
+    return made.rollout(rollout_id, agent="scored", result_id="of_another_kind")
 
 
 def _answer(text: str, status: int) -> web.Response:

@@ -43,6 +43,22 @@ async def until_both_run(services: Sequence[local.LocalProcess]) -> None:
     await until(both_run)
 
 
+async def until_empty(*services: local.LocalProcess) -> None:
+    async def are_empty() -> bool:
+        return not any([(await at(one)).total() for one in services])
+
+    await until(are_empty)
+
+
+async def until_running(service: local.LocalProcess) -> None:
+    """Waits until it runs two rollouts, which is all that it can."""
+
+    async def runs() -> bool:
+        return (await at(service))[RolloutState.RUNNING] == 2
+
+    await until(runs)
+
+
 def ends(settings: Settings) -> Counter[tuple[str, str | None]]:
     """Counts the ends of rollouts in the front's journal."""
     assert settings.journal is not None
@@ -65,11 +81,7 @@ async def test_services_share_the_work_and_are_left_empty(
     await client.submit(groups)
     await until_both_run(services)
     assert_done(await client.wait(ids_of(groups), WAIT_S), groups)
-
-    async def are_empty() -> bool:
-        return not any([(await at(one)).total() for one in services])
-
-    await until(are_empty)
+    await until_empty(*services)
     assert (await client.status()).rollouts == {RolloutState.DONE: 32}
 
 
@@ -118,11 +130,7 @@ async def test_a_draw_completes_even_if_a_service_dies(
 
     async with serving(settings) as url:
         training = asyncio.create_task(asyncio.to_thread(train, url))
-
-        async def runs() -> bool:
-            return (await at(services[1]))[RolloutState.RUNNING] == 2
-
-        await until(runs)
+        await until_running(services[1])
         services[1].kill()
         draws = await training
     assert [draw.state for draw, _ in draws] == [DrawState.COMPLETE] * 3
@@ -140,11 +148,7 @@ async def test_cancelled_rollouts_end_at_their_service_too(
     await until_both_run(services)
     ended = await client.cancel(ids_of(groups))
     assert {one.state for one in ended} == {RolloutState.CANCELLED}
-
-    async def are_empty() -> bool:
-        return not any([(await at(one)).total() for one in services])
-
-    await until(are_empty)
+    await until_empty(*services)
 
 
 async def test_rollouts_cancelled_on_a_lost_service_end(
@@ -187,11 +191,7 @@ async def test_a_service_that_returns_elsewhere_continues_from_its_journal(
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         with service("a", tmp_path, *journal) as running:
             await client.submit([group])
-
-            async def runs() -> bool:
-                return (await at(running))[RolloutState.RUNNING] == 2
-
-            await until(runs)
+            await until_running(running)
             running.kill()
         with service("a", tmp_path, *journal):
             ended = await client.wait(group.rollout_ids(), WAIT_S)

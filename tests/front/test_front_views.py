@@ -10,7 +10,7 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
 from prorl_service.schemas.views import GroupQuery, RolloutQuery
 from prorl_service.testing import StubEngine
-from tests.front.test_front import WAIT_S, at, ids_of, until_both_run
+from tests.front.test_front import WAIT_S, ids_of, until_both_run, until_empty
 from tests.server.application import until
 from tests.server.scored_agent import scored
 
@@ -27,11 +27,7 @@ async def test_lists_and_texts_cover_all_services_and_outlive_acknowledgement(
     assert {one.rollout_id for one in everywhere.rollouts} == set(ids_of(groups))
     await client.wait(ids_of(groups), WAIT_S)
     await client.acknowledge([group.group_id for group in groups])
-
-    async def are_empty() -> bool:
-        return not any([(await at(one)).total() for one in services])
-
-    await until(are_empty)
+    await until_empty(*services)
     listed = await client.groups(GroupQuery(state=[RolloutState.FAILED]))
     assert {row.group_id for row in listed.groups} == {group.group_id for group in groups}
     assert all(row.rewards == [0, 1, None] for row in listed.groups)

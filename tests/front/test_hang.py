@@ -20,7 +20,7 @@ from prorl_service.schemas import BackendSpec, RolloutState, Stage
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import TWO_AT_ONCE, service
-from tests.front.test_front import assert_done, at, ends, ids_of, until_both_run
+from tests.front.test_front import assert_done, at, ends, ids_of, until_both_run, until_empty
 from tests.server.application import Settings, serving, until
 from tests.server.scored_agent import scored
 
@@ -47,13 +47,6 @@ async def until_left(client: AsyncRolloutClient, slots: int) -> None:
 
     async with asyncio.timeout(CLOSED_WITHIN_S):
         await until(is_left)
-
-
-async def until_empty(running: local.LocalProcess) -> None:
-    async def is_empty() -> bool:
-        return not (await at(running)).total()
-
-    await until(is_empty)
 
 
 async def test_rollouts_of_a_hung_service_end_once_elsewhere(
@@ -117,8 +110,7 @@ async def test_rollouts_cancelled_on_a_hung_service_end_when_it_answers(
         ended = await client.wait(ids_of(groups), LEFT_WITHIN_S)
     assert {one.state for one in ended} == {RolloutState.CANCELLED}
     async with asyncio.timeout(LEFT_WITHIN_S):
-        for one in services:
-            await until_empty(one)
+        await until_empty(*services)
 
 
 # --- a dead link --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import Group, Rollout, RolloutState
 from tests.front.odd_service import odd_service
 from tests.front.one_run_agent import ONE_RUN, Runs
-from tests.front.test_front import at, ends, ids_of
+from tests.front.test_front import at, ends, ids_of, until_empty
 from tests.server.application import Settings, serving, until
 
 pytestmark = pytest.mark.processes
@@ -83,11 +83,7 @@ async def test_only_members_that_have_not_ended_begin_again(
         assert [ended[index] for index in short] == before
         assert [await client.get(one.rollout_id) for one in ended] == ended
         await client.acknowledge(["g"])
-
-        async def is_empty() -> bool:
-            return not (await at(services[1 - owner])).total()
-
-        await until(is_empty)
+        await until_empty(services[1 - owner])
     for one in ended:
         runs.assert_one_run(one)
     assert len({one.result_id for one in ended}) == size

@@ -20,7 +20,8 @@ from ray.cluster_utils import Cluster
 from prorl_service.local import free_port
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.ray import runs
-from prorl_service.ray.plan import SERVICES, NodePlan, NodeStatus, RunPlan, RunStatus, State
+from prorl_service.ray.options import NodeOptions
+from prorl_service.ray.plan import SERVICES, NodeStatus, RunPlan, RunStatus, State
 from prorl_service.ray.supervisor import NAMESPACE
 from prorl_service.testing import StubEngine
 from prorl_service.utils import logs
@@ -135,7 +136,7 @@ def plan_of(run: str, engine: StubEngine, *, workers: int = 8) -> RunPlan:
     return RunPlan(
         run=run,
         token=TOKEN,
-        nodes=NodePlan(resource=RESOURCE, share=0.5),
+        nodes=NodeOptions(resource=RESOURCE, share=0.5),
         agents=(SCORED,),
         backends=(engine.url,),
         serve=(*SERVE, "--run-workers", str(workers)),

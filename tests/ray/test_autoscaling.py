@@ -19,7 +19,8 @@ import yaml
 
 from prorl_service.client import RolloutClient
 from prorl_service.ray import runs
-from prorl_service.ray.plan import NodePlan, State
+from prorl_service.ray.options import NodeOptions
+from prorl_service.ray.plan import State
 from prorl_service.ray.supervisor import NAMESPACE
 from tests.faults.processes import stub_engine
 from tests.front.test_front import assert_done
@@ -130,7 +131,7 @@ def rollout_nodes() -> int:
 def test_nodes_come_with_the_demand_and_go_without_it(tiny_model: Path, tmp_path: Path) -> None:
     with autoscaling_head(tmp_path) as address, stub_engine(tiny_model) as engine:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
-        nodes = NodePlan(resource=RESOURCE, least=0, most=MOST)
+        nodes = NodeOptions(resource=RESOURCE, max_nodes=MOST)
         plan = replace(plan_of("scaled", engine, workers=4), nodes=nodes)
         plan = replace(plan, serve=(*plan.serve, "--init-workers", "1"), slots=5)
         url = begin(plan, 0).front.url

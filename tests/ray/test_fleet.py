@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from prorl_service.ray.plan import Report, State
-from prorl_service.ray.selection import Node
+from prorl_service.ray.plan import Node, Report, State
 from tests.server.application import until
 
 MODULES = ("prorl_service.ray.members", "prorl_service.ray.fleet")
@@ -70,6 +70,11 @@ def node(name: str) -> Node:
     return Node(f"id of {name}", "127.0.0.1", name, is_head=False)
 
 
+def fleet_of(module: ModuleType, start: object, find: object) -> Any:
+    actors = {"start_service": start, "find_service": find, "announce": lambda: None}
+    return module.Fleet(SimpleNamespace(**actors))
+
+
 @pytest.mark.parametrize("state", [*State])
 @pytest.mark.parametrize("wanted", [None, 1])
 async def test_a_new_supervisor_replaces_services_that_have_stopped_and_keeps_the_others(
@@ -85,7 +90,7 @@ async def test_a_new_supervisor_replaces_services_that_have_stopped_and_keeps_th
     def find(_: Node) -> KeptService | None:
         return None if found.is_killed else found
 
-    fleet = fleet_module.Fleet(start, find, lambda: None)
+    fleet = fleet_of(fleet_module, start, find)
     nodes = [node("a")]
     fleet.look(nodes, wanted)
     (member,) = fleet.members
@@ -120,7 +125,7 @@ async def test_a_service_in_its_drain_counts_for_none_of_the_wanted(
         started.append(where)
         return KeptService(State.SERVING)
 
-    fleet = fleet_module.Fleet(start, lambda one: found.get(one.node_id), lambda: None)
+    fleet = fleet_of(fleet_module, start, lambda one: found.get(one.node_id))
     fleet.look([node("a"), node("b")], 0)
     await until_seen(fleet.members[0], found["id of a"])
     fleet.look([node("a"), node("b")], 1)

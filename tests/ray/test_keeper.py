@@ -13,6 +13,7 @@ import pytest
 
 from prorl_service.ray import keeper
 from prorl_service.ray.keeper import Keeper, kept_port, last_line
+from prorl_service.ray.options import NodeOptions
 from prorl_service.ray.plan import ProcessPlan, Report, RunPlan, State
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -22,7 +23,8 @@ OPTIONS = ("--sandbox", "process", "--warm-sandboxes", "0")
 
 def service_in(directory: Path, *options: str) -> ProcessPlan:
     serve = (*OPTIONS, *options)
-    run = RunPlan(run="r", token="a-token-of-a-run", state=directory, serve=serve, drain_s=1)
+    nodes = NodeOptions(state=directory)
+    run = RunPlan(run="r", token="a-token-of-a-run", nodes=nodes, serve=serve, drain_s=1)
     return run.service("n", "127.0.0.1")
 
 
@@ -78,7 +80,8 @@ async def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 async def test_an_interpreter_that_is_missing_is_reported(tmp_path: Path) -> None:
-    run = RunPlan(run="r", token="a-token-of-a-run", state=tmp_path, python="/no/python")
+    nodes = NodeOptions(state=tmp_path, python="/no/python")
+    run = RunPlan(run="r", token="a-token-of-a-run", nodes=nodes)
     async with kept(run.service("n", "127.0.0.1")) as running:
         problem = (await until(running, State.RESTARTING)).problem
     assert "/no/python" in problem

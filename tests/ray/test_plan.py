@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from prorl_service.ray.options import NodeOptions
 from prorl_service.ray.plan import RunPlan
 
 SECRET, KEY, TOKEN = "a-judge's-key", "an-engine's-key", "a-token-of-the-run"
 PLAN = RunPlan(
     run="r",
     token=TOKEN,
-    state=Path("/state"),
+    nodes=NodeOptions(state=Path("/state")),
     agents=("my:Agent",),
     backends=("http://e:1",),
     backend_key=KEY,

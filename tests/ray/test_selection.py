@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from prorl_service.ray.plan import NodePlan
-from prorl_service.ray.selection import HEAD, Node, alive, chosen
+from prorl_service.ray.options import NodeOptions
+from prorl_service.ray.plan import HEAD, Node, alive, chosen
 
 MARK = "rollout_node"
 
@@ -33,7 +33,7 @@ def ids(nodes: list[Node]) -> list[str]:
 
 def test_all_nodes_that_are_alive_are_for_rollouts_by_default() -> None:
     found = [node("b", "10.0.0.2"), node("a", "10.0.0.1"), node("c", "10.0.0.3", is_alive=False)]
-    assert ids(chosen(found, NodePlan())) == ["a", "b"]
+    assert ids(chosen(found, NodeOptions())) == ["a", "b"]
 
 
 def test_a_resource_and_labels_mark_nodes() -> None:
@@ -43,11 +43,11 @@ def test_a_resource_and_labels_mark_nodes() -> None:
         node("c", "10.0.0.3", label="x"),
         node("d", "10.0.0.4", {MARK: 2.0}),
     ]
-    marked = NodePlan(resource=MARK)
+    marked = NodeOptions(resource=MARK)
     assert ids(chosen(found, marked)) == ["a", "d"]
-    assert ids(chosen(found, NodePlan(resource=MARK, share=0.5))) == ["a", "b", "d"]
-    assert ids(chosen(found, NodePlan(labels={"zone": "x"}))) == ["a", "b", "c"]
-    assert ids(chosen(found, NodePlan(resource=MARK, labels={"zone": "x"}))) == ["a"]
+    assert ids(chosen(found, NodeOptions(resource=MARK, share=0.5))) == ["a", "b", "d"]
+    assert ids(chosen(found, NodeOptions(label=("zone=x",)))) == ["a", "b", "c"]
+    assert ids(chosen(found, NodeOptions(resource=MARK, label=("zone=x",)))) == ["a"]
 
 
 def test_a_service_is_named_after_its_nodes_address() -> None:

@@ -15,7 +15,8 @@ from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.ray import runs
-from prorl_service.ray.plan import NodePlan, RunPlan
+from prorl_service.ray.options import NodeOptions
+from prorl_service.ray.plan import RunPlan
 from prorl_service.schemas import RolloutState, ServiceStatus
 from tests.ray.clusters import CHECKOUT, RESOURCE, SERVE, TOKEN, RayCluster, begin, cluster
 from tests.verl.data import build_policy, row, write_rows
@@ -36,7 +37,7 @@ TOLERANCE = 1e-3
 PLAN = RunPlan(
     run="",
     token=TOKEN,
-    nodes=NodePlan(resource=RESOURCE, share=0.5),
+    nodes=NodeOptions(resource=RESOURCE, share=0.5),
     serve=(*SERVE, "--run-workers", "8"),
     slots=8,
     drain_s=1,

@@ -1,7 +1,7 @@
 """A real service on a real engine with a tiny random policy, each in its own process."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -69,15 +69,29 @@ def idle_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def alone(policy: Path, tmp_path: Path) -> Iterator[str]:
-    """Yields a service whose log no other test reads; it leaves retries to the trainer."""
-    options = [*SERVICE_OPTIONS, "--max-attempts", "1"]
+@contextmanager
+def started(policy: Path, logs: Path, *options: str) -> Iterator[str]:
+    """Yields the address of a service on an engine of its own."""
+    given = [*SERVICE_OPTIONS, *options]
     with (
-        local.engine(policy, log=tmp_path / "engine.log") as engine,
-        local.service([engine.url], log=tmp_path / "service.log", options=options) as service,
+        local.engine(policy, log=logs / "engine.log") as engine,
+        local.service([engine.url], log=logs / "service.log", options=given) as service,
     ):
         yield service.url
+
+
+@pytest.fixture(scope="session")
+def other_url(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yields a service that leaves retries to the trainer."""
+    with started(policy, tmp_path_factory.mktemp("logs"), "--max-attempts", "1") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def unweighted_url(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yields a service that no training gives weights."""
+    with started(policy, tmp_path_factory.mktemp("logs")) as url:
+        yield url
 
 
 class RestartedService:
@@ -114,5 +128,10 @@ def train(service_url: str, policy: Path, tmp_path: Path) -> Trainings:
 
 
 @pytest.fixture
-def train_alone(alone: str, policy: Path, tmp_path: Path) -> Trainings:
-    return Trainings(alone, policy, tmp_path)
+def train_there(other_url: str, policy: Path, tmp_path: Path) -> Trainings:
+    return Trainings(other_url, policy, tmp_path)
+
+
+@pytest.fixture
+def train_unweighted(unweighted_url: str, policy: Path, tmp_path: Path) -> Trainings:
+    return Trainings(unweighted_url, policy, tmp_path)

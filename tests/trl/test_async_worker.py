@@ -120,10 +120,10 @@ def test_groups_are_submitted_again_after_a_restart_that_forgot_them(
 @pytest.mark.logs(ALL_FAIL)
 @pytest.mark.parametrize("dynamic_sampling", [False, True])
 def test_permanent_failures_end_training(
-    train: AsyncTrainings, alone: str, dynamic_sampling: bool
+    train: AsyncTrainings, other_url: str, dynamic_sampling: bool
 ) -> None:
     with started(
-        train.worker(url=alone, faults=["agent"], dynamic_sampling=dynamic_sampling)
+        train.worker(url=other_url, faults=["agent"], dynamic_sampling=dynamic_sampling)
     ) as worker:
         message = failure_of(worker)
     assert "groups in a row" in message
@@ -132,10 +132,10 @@ def test_permanent_failures_end_training(
 
 @pytest.mark.logs(ALL_FAIL)
 def test_transient_failures_end_training_at_the_deadline(
-    train: AsyncTrainings, alone: str, monkeypatch: pytest.MonkeyPatch
+    train: AsyncTrainings, other_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_rollouts, "RETRY_DELAY_S", 0.05)
-    with started(train.worker(url=alone, faults=["sandbox"], deadline_s=1)) as worker:
+    with started(train.worker(url=other_url, faults=["sandbox"], deadline_s=1)) as worker:
         message = failure_of(worker)
     assert "nothing to train on for 1 s" in message
     assert "no sandbox today" in message

@@ -21,13 +21,13 @@ def table(train: Trainings, **options: Any) -> tuple[Any, list[Rollout]]:
 
 
 def test_the_table_has_every_turn_what_answered_it_and_which_rollout_it_is(
-    train_alone: Trainings,
+    train_there: Trainings,
     policy: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    rows, observed = table(train_alone, faults=["agent", *[None] * 7])
+    rows, observed = table(train_there, faults=["agent", *[None] * 7])
     assert "text" not in rows
     tokenizer = AutoTokenizer.from_pretrained(policy)
     for row, rollout in zip(rows.to_dict("records"), observed, strict=True):

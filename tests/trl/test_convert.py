@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from prorl_service.client.metrics import metrics
 from prorl_service.schemas import (
-    NOT_SAMPLED,
     Blame,
     ErrorInfo,
     FinishReason,
@@ -21,8 +20,6 @@ from prorl_service.schemas import (
     Segment,
     SegmentKind,
     Timings,
-    Trajectory,
-    Turn,
 )
 from prorl_trl.convert import (
     GroupMaker,
@@ -36,6 +33,7 @@ from prorl_trl.convert import (
     task_of,
     with_task,
 )
+from tests import made
 
 EOS = 2
 QUESTION = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 2"}]
@@ -46,45 +44,16 @@ def make_groups(prompts: list[Any], n: int, agent: str | None = "math") -> list[
 
 
 def make_segment(mask: list[int], last: int = EOS, version: int = 5) -> Segment:
-    return Segment(
-        prompt_ids=[7, 8],
-        response_ids=[*range(10, 9 + len(mask)), last],
-        loss_mask=mask,
-        logprobs=[-0.5 * one for one in mask],
-        policy_versions=[version if one else NOT_SAMPLED for one in mask],
-    )
+    return made.segment(mask, version, response_ids=[*range(10, 9 + len(mask)), last])
 
 
-def make_rollout(
-    *segments: Segment,
-    finish_reason: FinishReason = FinishReason.FINISHED,
-    state: RolloutState = RolloutState.DONE,
-    error: ErrorInfo | None = None,
-    reward: float | None = 1.0,
-) -> Rollout:
-    parts = list(segments) or [make_segment([1, 0, 1])]
-    at = len(parts) - 1
-    turn = Turn(segment=at, start=0, stop=1, text="3", finish_reason="stop", model_s=0, backend="b")
-    trajectory = Trajectory(
-        segments=parts,
-        turns=[turn, turn],
-        finish_reason=finish_reason,
-        sampling=Sampling(),
-    )
-    return Rollout(
-        rollout_id="r.0",
-        group_id="r",
-        task_id="t",
-        agent="math",
-        index=0,
-        state=state,
-        error=error,
-        reward=reward,
-        reward_components={"right": 1.0},
-        trajectory=trajectory,
-        timings=Timings(queue_s=4, init_s=1, run_s=4, eval_s=3, waited_s=2),
-        created_at=0,
-    )
+def make_rollout(*segments: Segment, **fields: Any) -> Rollout:
+    own: dict[str, Any] = {
+        "reward_components": {"right": 1.0},
+        "timings": Timings(queue_s=4, init_s=1, run_s=4, eval_s=3, waited_s=2),
+    }
+    parts = segments or [make_segment([1, 0, 1])]
+    return made.rollout("r.0", *parts, turns=2, **(own | fields))
 
 
 def make_row(

@@ -35,14 +35,14 @@ pytestmark = pytest.mark.processes
 
 @pytest.mark.logs(ALL_FAIL)
 def test_training_continues_after_a_step_in_which_everything_failed(
-    train_alone: Trainings,
-    alone: str,
+    train_there: Trainings,
+    other_url: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One of the second step's two tasks hangs until the deadline."""
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 1.5)
-    trainer = train_alone(deadline_s=2, faults=["sandbox", "sandbox", "hang", None])
+    trainer = train_there(deadline_s=2, faults=["sandbox", "sandbox", "hang", None])
     assert logged(trainer, "prorl/failed") == [1, 0.5]
     assert logged(trainer, "prorl/failed/sandbox") == [1, 0]
     assert logged(trainer, "prorl/failed/service") == [0, 0.5]
@@ -50,7 +50,7 @@ def test_training_continues_after_a_step_in_which_everything_failed(
     assert (lost, partial > 0) == (0, True)
     assert "8 x SandboxError (blame: sandbox): no sandbox today" in caplog.text
     assert "4 x NotFinished (blame: service): the rollout is cancelled" in caplog.text
-    with RolloutClient(alone) as client:
+    with RolloutClient(other_url) as client:
         assert client.status().rollouts.get(RolloutState.INIT, 0) == 0
 
 
@@ -102,7 +102,7 @@ def test_training_survives_an_engine_that_dies_and_comes_back(
 
 def _in_the_second_step(call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the call when one of the second step's rollouts is received."""
-    follow, streams = RolloutClient.stream, itertools.count(1)
+    follow, streams = RolloutClient.finish, itertools.count(1)
 
     def stream(*args: Any) -> Iterator[Rollout]:
         step = next(streams)
@@ -111,7 +111,7 @@ def _in_the_second_step(call: Callable[[], None], monkeypatch: pytest.MonkeyPatc
                 call()
             yield received
 
-    monkeypatch.setattr(RolloutClient, "stream", stream)
+    monkeypatch.setattr(RolloutClient, "finish", stream)
 
 
 def test_training_survives_a_restart_of_the_service(
@@ -163,12 +163,12 @@ def test_training_does_not_wait_forever_for_a_service_that_forgets(
     train: Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "RETRY_DELAY_S", 0.1)
-    follow = RolloutClient.stream
+    follow = RolloutClient.finish
 
     def stream(client: RolloutClient, _: Any, timeout_s: float) -> Iterator[Rollout]:
         return follow(client, ["not-here.0"], timeout_s)
 
-    monkeypatch.setattr(RolloutClient, "stream", stream)
+    monkeypatch.setattr(RolloutClient, "finish", stream)
     trainer = train.trainer(deadline_s=1)
     with pytest.raises(RolloutsFailed, match="no longer knows"):
         trainer.train()
@@ -176,10 +176,10 @@ def test_training_does_not_wait_forever_for_a_service_that_forgets(
 
 @pytest.mark.logs(ALL_FAIL)
 def test_training_does_not_continue_forever_without_rollouts(
-    train_alone: Trainings,
+    train_there: Trainings,
 ) -> None:
     options = {"max_steps": calls.MAX_LOST_CALLS}
-    trainer = train_alone.trainer(deadline_s=1, faults=["sandbox"] * 6, options=options)
+    trainer = train_there.trainer(deadline_s=1, faults=["sandbox"] * 6, options=options)
     with pytest.raises(RolloutsFailed, match="no sandbox today"):
         trainer.train()
     assert len(logged(trainer, "prorl/failed")) == calls.MAX_LOST_CALLS - 1
@@ -213,7 +213,7 @@ def test_any_error_cancels_running_rollouts(
     def stream(*_: Any) -> Iterator[Rollout]:
         raise MemoryError
 
-    monkeypatch.setattr(RolloutClient, "stream", stream)
+    monkeypatch.setattr(RolloutClient, "finish", stream)
     trainer = train.trainer(faults=["hang", "hang"])
     with pytest.raises(MemoryError):
         trainer.train()

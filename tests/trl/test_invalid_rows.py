@@ -67,9 +67,11 @@ def with_bad_rows(good: int) -> Dataset:
 
 
 def test_grpo_names_the_bad_rows_of_all_data_sets_before_any_rollout(
-    alone: str, policy: Path, tmp_path: Path
+    other_url: str, policy: Path, tmp_path: Path
 ) -> None:
-    rollouts = ProRLRollout(alone, agent="letters", **TWO_TURNS)
+    with RolloutClient(other_url) as client:
+        before = client.status()
+    rollouts = ProRLRollout(other_url, agent="letters", **TWO_TURNS)
     trainer = GRPOTrainer(
         model=str(policy),
         args=GRPOConfig(output_dir=str(tmp_path), **SMALL),
@@ -88,19 +90,21 @@ def test_grpo_names_the_bad_rows_of_all_data_sets_before_any_rollout(
     assert lines[2].startswith("train_dataset[9], task prompt-")
     assert "only messages of role `tool` have a tool_call_id" in lines[2]
     assert lines[3].startswith("eval_dataset['held out'][1], task odd: agent: ")
-    with RolloutClient(alone) as client:
+    with RolloutClient(other_url) as client:
         status = client.status()
-    assert not status.rollouts
-    assert not status.ended
-    assert status.policy_version == 0
+    assert status.rollouts == before.rollouts
+    assert status.ended == before.ended
+    assert status.policy_version == before.policy_version
 
 
-def test_the_asynchronous_worker_names_them_at_its_start(alone: str, tmp_path: Path) -> None:
+def test_the_asynchronous_worker_names_them_at_its_start(other_url: str, tmp_path: Path) -> None:
     from tests.trl.async_training import AsyncTrainings
 
-    config = AsyncTrainings(alone, tmp_path, tmp_path).config(max_inflight_tasks=4)
-    worker = ProRLRolloutWorker(alone, config, with_bad_rows(2), agent="letters")
+    config = AsyncTrainings(other_url, tmp_path, tmp_path).config(max_inflight_tasks=4)
+    with RolloutClient(other_url) as client:
+        before = client.status().rollouts
+    worker = ProRLRolloutWorker(other_url, config, with_bad_rows(2), agent="letters")
     with pytest.raises(BadRows, match=r"train_dataset\[2\], task odd: agent: no agent 'stranger'"):
         worker.start()
-    with RolloutClient(alone) as client:
-        assert not client.status().rollouts
+    with RolloutClient(other_url) as client:
+        assert client.status().rollouts == before

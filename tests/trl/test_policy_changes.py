@@ -40,6 +40,7 @@ EVERY_SUBSTEP: dict[str, Any] = {
 
 
 @pytest.mark.processes
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("event", "options"),
     [

@@ -21,6 +21,8 @@ README = Path(__file__).parents[2] / "README.md"
 SNIPPET = re.compile(r"## With TRL\n+(?:<!--[^\n]*-->\n)?```python\n(.*?)```", re.DOTALL)
 MODEL = "Qwen/Qwen3-4B"
 PORT = 8080
+CONTEXT = 768
+"""Tokens of the engine's context: a random model fills any."""
 STEPS = 3
 """Number of steps: three epochs of one task."""
 WITHOUT_GPU = """
@@ -41,8 +43,9 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(params=vllm_engine.ENGINES)
 def service(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Iterator[str]:
     """Starts a service at the snippet's port, or at another if that port is taken."""
+    log = tmp_path / "engine.log"
     with (
-        vllm_engine.engine(request.param, model, log=tmp_path / "engine.log") as engine,
+        vllm_engine.engine(request.param, model, log=log, max_model_len=CONTEXT) as engine,
         local.service([engine.url], log=tmp_path / "service.log", port=_port()) as service,
     ):
         yield service.url

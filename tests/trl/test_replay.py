@@ -111,11 +111,11 @@ def test_a_restarted_training_replaces_its_steps_and_says_so(
 
 
 def test_failed_rollouts_are_saved_even_if_they_end_the_training(
-    train_alone: Trainings, tmp_path: Path
+    train_there: Trainings, tmp_path: Path
 ) -> None:
     faults = ["agent", *[None] * 7]
     with pytest.raises(Exception, match="this agent always fails"):
-        train_alone(save=tmp_path / "saved", on_failure="raise", faults=faults)
+        train_there(save=tmp_path / "saved", on_failure="raise", faults=faults)
     states = [one.state.value for one in read_rollouts(tmp_path / "saved" / "step-000001.jsonl")]
     assert states == ["failed"] * 4 + ["done"] * 4
 

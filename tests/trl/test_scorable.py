@@ -15,7 +15,6 @@ from prorl_service.schemas import Rollout
 from prorl_trl import ProRLRollout
 from tests.trl import made_rollouts
 from tests.trl.made_rollouts import FAILURES
-from tests.trl.test_two_processes import train_on_two
 from tests.trl.training import RecordingTrainer, logged, make_trainer
 
 pytestmark = pytest.mark.filterwarnings(
@@ -158,6 +157,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("options", SETTINGS, ids=lambda one: "-".join(map(str, one.values())))
 def test_advantages_are_those_of_the_scorable_rows(
@@ -246,20 +246,3 @@ def test_a_trainer_that_goes_round_the_table_is_stopped(policy: Path, tmp_path: 
     made = made_step(policy, [None] * N * TASKS)
     with pytest.raises(RuntimeError, match="Own trained on rows without `_calculate_rewards`"):
         train(policy, tmp_path, made, [], trainer_class=Own, steps=2)
-
-
-@pytest.mark.processes
-def test_groups_that_are_split_over_two_processes_leave_the_same_rows_out(
-    policy: Path, tmp_path: Path
-) -> None:
-    """Both processes have the same table, in the same order, whichever rows are theirs."""
-    failures = [None, "agent", "cancelled", None, *[None] * 3, "task", "backend", *[None] * 3]
-    made_rollouts.save(tmp_path / "saved", made_step(policy, failures))
-    first, second = train_on_two("http://unused", policy, tmp_path, "scored")
-    assert (first["error"], second["error"]) == ("", "")
-    table = first["table"]
-    failed = [failure is not None for failure in failures]
-    assert [one[1] >= 2 for one in table] == [number >= 6 or failed[number] for number in range(12)]
-    expected = by_hand(table, failed, {"scale_rewards": "batch"})
-    advantages = first["advantages"] + second["advantages"]
-    assert advantages == pytest.approx(expected, abs=2e-4, rel=1e-3)

@@ -91,9 +91,9 @@ def test_another_runs_weights_in_the_engine_are_noticed(
 
 
 def test_an_engine_that_nobody_updates_is_noticed(
-    train_alone: Trainings, policy: Path, caplog: pytest.LogCaptureFixture
+    train_unweighted: Trainings, policy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = train_alone.trainer(weights="none")
+    trainer = train_unweighted.trainer(weights="none")
     text = trip(trainer, caplog)
     assert "step 2: engine and trainer differ by" in text
     assert "not all of the policy reaches the engines" in text
@@ -188,13 +188,11 @@ def test_a_cause_that_no_check_knows_is_noticed(
     [
         {},
         {"bf16": True},
-        {"num_iterations": 2, "gradient_accumulation_steps": 2, "max_steps": 4},
-        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
-        {"steps_per_generation": 2, "per_device_train_batch_size": 4},
+        {"num_iterations": 2, "gradient_accumulation_steps": 2, "pad_to_multiple_of": 16},
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "beta": 0.1},
+        {"per_device_train_batch_size": 4, "steps_per_generation": 2, "loss_type": "grpo"},
         {"mask_truncated_completions": True, "max_completion_length": 12},
-        {"pad_to_multiple_of": 16},
         {"learning_rate": 1e-4, "temperature": 0.7},
-        {"loss_type": "grpo", "beta": 0.1},
     ],
 )
 @pytest.mark.parametrize("peft_config", [None, LoraConfig(r=4, target_modules=["q_proj"])])

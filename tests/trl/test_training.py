@@ -31,22 +31,19 @@ def test_engine_and_trainer_agree_on_every_token_after_every_update(
         assert client.status().policy_version == pushed(trainer)[0] + 2
 
 
-def test_trl_measures_nothing_without_correction(train: Trainings) -> None:
-    trainer = train(importance_sampling="off")
-    assert logged(trainer, "prorl/policy_lag") == [0, 0]
+def test_weights_of_engines_can_be_left_alone_and_trl_measures_nothing_without_correction(
+    train_unweighted: Trainings, unweighted_url: str
+) -> None:
+    with RolloutClient(unweighted_url) as client:
+        before = client.status().policy_version
+        # The comparison of logprobs would end this training: nobody updates the engine.
+        trainer = train_unweighted(weights="none", importance_sampling="off")
+        assert client.status().policy_version == before
+    assert logged(trainer, "prorl/policy_lag") == []
     assert logged(trainer, "sampling/sampling_logp_difference/max") == []
 
 
-def test_weights_of_engines_can_be_left_alone(train_alone: Trainings, alone: str) -> None:
-    with RolloutClient(alone) as client:
-        before = client.status().policy_version
-        # The comparison of logprobs would end this training: nobody updates the engine.
-        trainer = train_alone(weights="none", importance_sampling="off")
-        assert client.status().policy_version == before
-    assert logged(trainer, "prorl/policy_lag") == []
-
-
-def test_trl_updates_its_own_vllm_server(train_alone: Trainings) -> None:
+def test_trl_updates_its_own_vllm_server(train_unweighted: Trainings) -> None:
     """Uses `use_vllm=True, vllm_mode="server"`, with an engine that only counts updates."""
 
     class VllmGeneration:
@@ -55,7 +52,7 @@ def test_trl_updates_its_own_vllm_server(train_alone: Trainings) -> None:
         def sync_weights(self) -> None:
             self.updates += 1
 
-    trainer = train_alone.trainer(options={"vllm_mode": "server"})
+    trainer = train_unweighted.trainer(options={"vllm_mode": "server"})
     trainer.use_vllm, trainer.vllm_generation = True, VllmGeneration()
     trainer._last_loaded_step = -1
     trainer.train()

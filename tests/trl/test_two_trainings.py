@@ -40,15 +40,15 @@ def steps(output: Path) -> list[dict[str, Any]]:
 
 
 def test_a_second_training_is_refused_and_the_first_is_as_if_alone(
-    alone: str, policy: Path, tmp_path: Path
+    other_url: str, policy: Path, tmp_path: Path
 ) -> None:
-    lonely = start(alone, policy, tmp_path / "alone")
+    lonely = start(other_url, policy, tmp_path / "alone")
     (tmp_path / "alone/go").touch()
     assert lonely.wait(WAIT_S) == 0
-    first = start(alone, policy, tmp_path / "first")
+    first = start(other_url, policy, tmp_path / "first")
     while not steps(tmp_path / "first"):
         assert first.poll() is None
-    second = start(alone, policy, tmp_path / "second")
+    second = start(other_url, policy, tmp_path / "second")
     assert second.wait(WAIT_S) == 1
     last = last_line(tmp_path / "second")
     assert f"pid {first.pid}" in last
@@ -62,12 +62,12 @@ def test_a_second_training_is_refused_and_the_first_is_as_if_alone(
 
 
 def test_a_training_that_lost_the_policy_ends_and_says_to_whom(
-    alone: str, policy: Path, tmp_path: Path
+    other_url: str, policy: Path, tmp_path: Path
 ) -> None:
-    first = start(alone, policy, tmp_path / "first")
+    first = start(other_url, policy, tmp_path / "first")
     while not steps(tmp_path / "first"):
         assert first.poll() is None
-    with HeldPolicy(alone, take_over=True) as held:
+    with HeldPolicy(other_url, take_over=True) as held:
         (tmp_path / "first/go").touch()
         assert first.wait(WAIT_S) == 1
         assert held.training.training_id in last_line(tmp_path / "first")

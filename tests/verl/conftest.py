@@ -2,11 +2,14 @@
 
 import os
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from prorl_service import local
 
 # Otherwise other tests take all the time from Ray's workers.
 os.environ.update(RAY_worker_niceness="0")
@@ -38,3 +41,11 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def directory(tmp_path: Path, policy: Path) -> Path:
     (tmp_path / "model").symlink_to(policy)
     return tmp_path
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[local.LocalProcess]:
+    from tests.verl.training import SERVICE_OPTIONS
+
+    with local.service([], log=tmp_path / "service.log", options=SERVICE_OPTIONS) as service:
+        yield service

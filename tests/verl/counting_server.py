@@ -2,9 +2,17 @@
 workers load it by name."""
 
 import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import ray
+from omegaconf import OmegaConf
+from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
+from verl.workers.rollout.router import GlobalRequestLoadBalancer
+
+CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"full_determinism": False}}})
 
 
 class CountingServer:
@@ -94,3 +102,20 @@ def _aborted(version: int) -> TokenOutput:
     return TokenOutput(
         token_ids=[], log_probs=None, stop_reason="aborted", extra_fields={"global_steps": version}
     )
+
+
+@contextmanager
+def counting(count: int) -> Iterator[list[Any]]:
+    """Yields so many engines."""
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield [ray.remote(CountingServer).remote() for _ in range(count)]
+    ray.shutdown()
+
+
+def balancer_of(servers: Mapping[str, Any]) -> Any:
+    """Returns VeRL's own router of these engines."""
+    return ray.remote(GlobalRequestLoadBalancer).remote(servers=servers)
+
+
+def client_of(server: Any) -> LLMServerClient:
+    return LLMServerClient(CONFIG, balancer_of({"server": server}))

@@ -49,12 +49,13 @@ async def test_the_gateway_is_an_engine_that_the_service_can_call(
             assert backend.max_calls == 768
             await asyncio.to_thread(met.give_up, [], None)
             assert not client.backends()
+    await met._gateway.stop()
 
 
 async def test_another_tokenizer_of_the_same_size_is_refused(policy: Path, tmp_path: Path) -> None:
     other = with_tokens_swapped(policy, tmp_path / "other")
-    with (
-        local.service([], log=tmp_path / "service.log", options=OPTIONS) as service,
-        pytest.raises(BadConfiguration, match="the trainer's tokenizer"),
-    ):
-        await connection(service.url, other, policy).start()
+    with local.service([], log=tmp_path / "service.log", options=OPTIONS) as service:
+        refused = connection(service.url, other, policy)
+        with pytest.raises(BadConfiguration, match="the trainer's tokenizer"):
+            await refused.start()
+    await refused._gateway.stop()

@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 from transformers import AutoTokenizer
-from verl.workers.rollout.llm_server import LLMServerClient
-from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
@@ -19,8 +16,8 @@ from prorl_service.schemas import FinishReason, Group, Message, Rollout, Samplin
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
 from prorl_verl.rows import checked, rows_of
-from tests.verl.counting_server import CountingServer
-from tests.verl.test_lent_engines import CONFIG, KEY
+from tests.verl.counting_server import client_of, counting
+from tests.verl.test_lent_engines import KEY
 
 OPTIONS = ["--sandbox", "process", "--agent", "tests.verl.turns_agent:OneTurnAgent"]
 TEXT_END, TURN_END = "<|endoftext|>", "<|im_end|>"
@@ -49,11 +46,8 @@ def edit(file: Path, **values: Any) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[Any, Engines]]:
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    server = ray.remote(CountingServer).remote()
-    balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers={"server": server})
-    yield server, Engines(LLMServerClient(CONFIG, balancer), max_in_flight=8)
-    ray.shutdown()
+    with counting(1) as (server,):
+        yield server, Engines(client_of(server), max_in_flight=8)
 
 
 @pytest.mark.parametrize("room", [SAID + 1, SAID + 9], ids=["the last token", "room is left"])

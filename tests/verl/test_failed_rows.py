@@ -78,26 +78,23 @@ def by_hand() -> list[float]:
 
 
 @pytest.mark.parametrize("name", failures())
-def test_a_failed_rollout_has_no_row_and_no_part_in_its_groups_baseline(name: str) -> None:
-    members = group_with(failures()[name])
-    scoring = Scoring(overlong=None, compute_score=None, takes_segments=True)
-    scored = asyncio.run(scoring.of(prompt_of(), members))
-    entries = Entries()
-    entries.add(prompt_of(), scored)
-    assert entries.keys == ["u_0_0", "u_2_0", "u_3_0"]
-    assert advantages(entries.keys, entries.fields).tolist() == pytest.approx(by_hand(), abs=1e-5)
-
-
-@pytest.mark.parametrize("name", failures())
-def test_no_reward_function_is_asked_about_a_failed_rollout(name: str) -> None:
+def test_a_failed_rollout_has_no_row_no_part_in_its_groups_baseline_and_no_other_reward(
+    name: str,
+) -> None:
     asked: list[str] = []
 
     async def counted(data: DataProto) -> dict[str, Any]:
         asked.append("once")
         return await praise(data)
 
+    members = group_with(failures()[name])
+    scoring = Scoring(overlong=None, compute_score=None, takes_segments=True)
+    entries = Entries()
+    entries.add(prompt_of(), asyncio.run(scoring.of(prompt_of(), members)))
+    assert entries.keys == ["u_0_0", "u_2_0", "u_3_0"]
+    assert advantages(entries.keys, entries.fields).tolist() == pytest.approx(by_hand(), abs=1e-5)
     scoring = Scoring(overlong=None, compute_score=counted, takes_segments=True)
-    scored = asyncio.run(scoring.of(prompt_of(), group_with(failures()[name])))
+    scored = asyncio.run(scoring.of(prompt_of(), members))
     assert len(asked) == len(REWARDS)
     assert [len(rows) for _, rows in scored] == [1, 0, 1, 1]
     assert failure_of(scored[1][0]) is not None

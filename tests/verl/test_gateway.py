@@ -8,10 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-import ray
-from omegaconf import OmegaConf
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
-from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from prorl_service.errors import BackendLent, BackendRejected
 from prorl_service.inference.backend import Backend
@@ -22,20 +19,17 @@ from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.schemas import Sampling
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
-from tests.verl.counting_server import CountingServer
+from tests.verl.counting_server import CONFIG, balancer_of, counting
 
 MAX_LEN = 64
 KEY = "the-key-of-this-start"
-CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"full_determinism": False}}})
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[list[Any], Any]]:
     """Yields two engines and their router."""
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    servers = [ray.remote(CountingServer).remote() for _ in range(2)]
-    yield servers, ray.remote(GlobalRequestLoadBalancer).remote(servers=named(servers))
-    ray.shutdown()
+    with counting(2) as servers:
+        yield servers, balancer_of(named(servers))
 
 
 def named(servers: list[Any]) -> dict[str, Any]:

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
-from omegaconf import OmegaConf
-from verl.workers.rollout.llm_server import LLMServerClient
-from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
@@ -20,18 +16,16 @@ from prorl_service.schemas import (
     FinishReason,
     Group,
     Limits,
-    Message,
     Rollout,
     RolloutState,
     Sampling,
-    Task,
 )
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
-from tests.verl.counting_server import CountingServer
+from tests import made
+from tests.verl.counting_server import client_of, counting
 from tests.verl.turns_agent import TURNS
 
-CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"full_determinism": False}}})
 OPTIONS = ["--sandbox", "process", "--agent", "tests.verl.turns_agent:TurnsAgent"]
 KEY = "key"
 RUN_TIMEOUT_S = 15.0  # turns take two seconds, and far more on a busy machine
@@ -42,11 +36,8 @@ GROUPS, N = 4, 4
 
 @pytest.fixture
 def engines() -> Iterator[tuple[Any, Engines]]:
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    server = ray.remote(CountingServer).remote()
-    balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers={"server": server})
-    yield server, Engines(LLMServerClient(CONFIG, balancer), max_in_flight=8)
-    ray.shutdown()
+    with counting(1) as (server,):
+        yield server, Engines(client_of(server), max_in_flight=8)
 
 
 async def test_carried_rollouts_survive_training_phases_of_three_budgets(
@@ -76,10 +67,9 @@ async def test_carried_rollouts_survive_training_phases_of_three_budgets(
 
 
 def _group(number: int) -> Group:
-    messages = [Message(role="user", content="go")]
     return Group(
         group_id=f"g{number}",
-        task=Task(task_id="t", agent="turns", messages=messages, data={}),
+        task=made.task(agent="turns"),
         n=N,
         sampling=Sampling(max_tokens_per_turn=TURNS),
         limits=Limits(run_timeout_s=RUN_TIMEOUT_S),

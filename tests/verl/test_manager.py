@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import ray
-from verl.workers.rollout.llm_server import LLMServerClient
-from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.client.trainable import failure_of
-from prorl_service.schemas import Group, Limits, Message, Sampling, Task
+from prorl_service.schemas import Group, Limits, Sampling
 from prorl_verl import manager, store
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
@@ -22,8 +20,8 @@ from prorl_verl.manager import ProRLAgentLoopManager
 from prorl_verl.scoring import Scored
 from prorl_verl.settings import settings_of
 from prorl_verl.store import Prompt
-from tests.verl.counting_server import CountingServer
-from tests.verl.test_lent_engines import CONFIG
+from tests import made
+from tests.verl.counting_server import client_of, counting
 from tests.verl.test_settings import config
 
 OPTIONS = ["--sandbox", "process", "--agent", "tests.verl.turns_agent:OneTurnAgent"]
@@ -33,20 +31,14 @@ N = 8
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[Any]]:
     """Yields two engines, of which each may be another trainer's."""
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield [ray.remote(CountingServer).remote() for _ in range(2)]
-    ray.shutdown()
+    with counting(2) as servers:
+        yield servers
 
 
 @pytest.fixture
 def servers(cluster: list[Any]) -> list[Any]:
     ray.get([server.reset.remote() for server in cluster])
     return cluster
-
-
-def client_of(server: Any) -> LLMServerClient:
-    balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers={"server": server})
-    return LLMServerClient(CONFIG, balancer)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +68,7 @@ def manager_of(server: Any, url: str, model: Path, mode: str = "sync") -> ProRLA
 
 def score(met: ProRLAgentLoopManager, url: str, name: str) -> list[Scored]:
     """Returns the rollouts of a group that has ended, with their rows."""
-    task = Task(task_id="t", agent="one-turn", messages=[Message(role="user", content="go")])
+    task = made.task(agent="one-turn")
     limits = Limits(max_response_tokens=99)
     sampling = Sampling(max_tokens_per_turn=3)
     group = Group(group_id=name, task=task, n=N, sampling=sampling, limits=limits)

@@ -15,7 +15,8 @@ from prorl_service.client.saved import read_rollouts
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import RolloutState
 from tests.faults.processes import port_to_come_back_to
-from tests.verl.test_training import DIFFERENCE, EXACT, SERVICE_OPTIONS, train, write_tasks
+from tests.verl.test_training import DIFFERENCE, EXACT, train, write_tasks
+from tests.verl.training import SERVICE_OPTIONS
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -85,7 +86,10 @@ def test_training_continues_after_a_restart_of_the_service(
     assert service.kills == 1
     assert all(value < EXACT for value in run.values(DIFFERENCE))
     assert len(run.metrics) == 2
-    assert any("the service was restarted" in line for line in run.lines)
+    assert any(
+        "the service was restarted" in line or "by its lease or a restart" in line
+        for line in run.lines
+    )
 
 
 def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(directory: Path) -> None:

@@ -1,5 +1,7 @@
 """Conversion of rollouts to rows: VeRL trains on exactly what was sampled."""
 
+from typing import Any
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,14 +14,13 @@ from prorl_service.schemas import (
     FinishReason,
     Rollout,
     RolloutState,
-    Sampling,
     Segment,
     SegmentKind,
-    Trajectory,
     Turn,
 )
 from prorl_verl.rows import checked, rows_of
 from prorl_verl.tensors import fields_of, keys_of, tag_of
+from tests import made
 
 METRICS = {"acc", "overlong_penalty", "cut_off"}
 
@@ -39,38 +40,12 @@ def segments(draw: st.DrawFn) -> Segment:
     )
 
 
-def rollout_of(
-    parts: list[Segment],
-    *,
-    reward: float | None = 0.5,
-    state: RolloutState = RolloutState.DONE,
-    error: ErrorInfo | None = None,
-    finish_reason: FinishReason = FinishReason.FINISHED,
-) -> Rollout:
-    return Rollout(
-        rollout_id="g.0",
-        group_id="g",
-        task_id="t",
-        agent="math",
-        index=0,
-        state=state,
-        error=error,
-        reward=reward,
-        trajectory=Trajectory(
-            segments=parts, turns=[], finish_reason=finish_reason, sampling=Sampling()
-        ),
-        created_at=0.0,
-    )
+def rollout_of(parts: list[Segment], **fields: Any) -> Rollout:
+    return made.rollout("g.0", *parts, **{"reward": 0.5, **fields})
 
 
 def segment(mask: list[int], version: int = 3) -> Segment:
-    return Segment(
-        prompt_ids=[1, 2],
-        response_ids=list(range(10, 10 + len(mask))),
-        loss_mask=mask,
-        logprobs=[-0.5 * one for one in mask],
-        policy_versions=[version if one else NOT_SAMPLED for one in mask],
-    )
+    return made.segment(mask, version)
 
 
 @given(st.lists(segments(), min_size=1, max_size=4), st.integers(1, 30), st.floats(-1, 1, width=32))
@@ -143,15 +118,7 @@ def test_only_segments_that_are_trained_on_are_rows_and_the_agents_own_come_last
 
 
 def segment_of(kind: SegmentKind, number: int) -> Segment:
-    return Segment(
-        prompt_ids=[number],
-        response_ids=[1],
-        loss_mask=[1],
-        logprobs=[-0.5],
-        policy_versions=[0],
-        kind=kind,
-        is_trained=kind != "auxiliary",
-    )
+    return made.segment([1], prompt_ids=[number], kind=kind, is_trained=kind != "auxiliary")
 
 
 def turn_of(backend: str) -> Turn:

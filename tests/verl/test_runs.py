@@ -11,25 +11,15 @@ from prorl_service.client.trainable import failure_of
 from prorl_service.schemas import (
     BackendStatus,
     Group,
-    Message,
     Rollout,
     RolloutState,
-    Task,
 )
 from prorl_verl.runs import ended
+from tests import made
 
 
 def rollout(rollout_id: str, state: RolloutState) -> Rollout:
-    group_id, index = rollout_id.rsplit(".", 1)
-    return Rollout(
-        rollout_id=rollout_id,
-        group_id=group_id,
-        task_id="t",
-        agent="math",
-        index=int(index),
-        state=state,
-        created_at=0.0,
-    )
+    return made.rollout(rollout_id, state=state)
 
 
 class StuckService(AsyncRolloutClient):
@@ -58,8 +48,7 @@ class StuckService(AsyncRolloutClient):
 async def test_groups_continue_without_rollouts_that_do_not_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    task = Task(task_id="t", agent="math", messages=[Message(role="user", content="a")])
-    groups = [Group(group_id=name, task=task, n=2) for name in ("g", "h")]
+    groups = [Group(group_id=name, task=made.task(), n=2) for name in ("g", "h")]
     async with StuckService("http://unused") as client, asyncio.timeout(30):
         found = {group.group_id: rollouts async for group, rollouts in ended(client, groups, 9)}
     assert {name: len(rollouts) for name, rollouts in found.items()} == {"g": 2, "h": 2}

@@ -11,12 +11,11 @@ from prorl_service.client import RolloutClient
 from tests.verl.test_training import (
     DIFFERENCE,
     EXACT,
-    SERVICE_OPTIONS,
     assert_nothing_is_left,
     train,
     write_tasks,
 )
-from tests.verl.training import weights_given
+from tests.verl.training import SERVICE_OPTIONS, weights_given
 
 BATCH = 4
 ENGINE = "actor_rollout_ref.rollout.checkpoint_engine"

@@ -143,37 +143,6 @@ def test_settings_that_would_train_wrongly_are_refused(
         check_configuration(changed, settings_of(changed))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("actor_rollout_ref.rollout.multi_turn.enable", True),
-        ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns", 5),
-        ("actor_rollout_ref.rollout.multi_turn.tool_config_path", "tools.yaml"),
-        ("actor_rollout_ref.rollout.agent.default_agent_loop", "tool_agent"),
-        ("actor_rollout_ref.rollout.agent.agent_loop_config_path", "loops.yaml"),
-        ("actor_rollout_ref.rollout.enable_rollout_routing_replay", True),
-        ("actor_rollout_ref.rollout.trace.backend", "mlflow"),
-        ("actor_rollout_ref.rollout.ignore_eos", True),
-        ("data.tool_config_path", "tools.yaml"),
-        ("trainer.use_v1", False),
-        ("skip.rollout_tq.enable", True),
-        ("distillation.enabled", True),
-        ("reward.sandbox_fusion.url", "http://x"),
-        ("custom_reward_function.path", "f.py"),
-    ],
-)
-def test_settings_that_would_be_ignored_are_refused_by_name(name: str, value: Any) -> None:
-    changed = deepcopy(CONFIG)
-    node = changed
-    *nodes, key = name.split(".")
-    for one in nodes:
-        node = node.setdefault(one, {})
-    node[key] = value
-    with pytest.raises(BadConfiguration, match=rf"^{name}={value} has no effect") as refused:
-        check_configuration(changed, settings_of(changed))
-    assert refused.value.hint
-
-
 def test_agent_loops_of_verl_in_the_data_are_refused(tmp_path: Path) -> None:
     rows = [row("a", index=0), row("b", index=1)]
     files = {}

@@ -1,12 +1,15 @@
-"""Conversion of rows of a data set to tasks and groups."""
+"""Conversion of rows of a data set, and of batches of VeRL's trainer, to tasks and groups."""
 
 from typing import Any
 
 import pytest
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from prorl_service.schemas import Limits, Sampling
 from prorl_verl import task_payload
-from prorl_verl.tasks import group_of, task_of
+from prorl_verl.settings import Settings
+from prorl_verl.tasks import group_of, prompts_of, task_of
 
 PROMPT = [{"role": "user", "content": "What is 17 times 3?"}]
 
@@ -53,3 +56,39 @@ def test_a_row_may_have_its_own_group_size_and_be_greedy() -> None:
     group = group_of({}, task, name="g", n=8, sampling=Sampling(top_k=5), limits=limits)
     assert (group.n, group.sampling.temperature, group.sampling.top_k) == (8, 1.0, 5)
     assert group.lease_s is not None
+
+
+MESSAGES = [[{"role": "user", "content": text}] for text in ("one", "two")]
+SETTINGS = Settings(url="http://x", tokenizer="m", agent="math")
+
+
+def batch(**changes: object) -> TensorDict:
+    columns = {
+        "raw_prompt": NonTensorStack(*(NonTensorData(one) for one in MESSAGES)),
+        "uid": NonTensorStack("a-1", "b-2"),
+        "reward_model": NonTensorStack({"ground_truth": "1"}, {"ground_truth": "2"}),
+        "global_steps": NonTensorData(7),
+        "dummy_tensor": torch.tensor([[0], [1]]),
+        **changes,
+    }
+    return TensorDict(columns, batch_size=[2])
+
+
+def test_each_row_becomes_a_group() -> None:
+    prompts = prompts_of(
+        batch(), SETTINGS, run_id="run", sampling=Sampling(), n=4, partition="train"
+    )
+    assert [one.uid for one in prompts] == ["a-1", "b-2"]
+    assert [one.group.group_id for one in prompts] == ["run.a-1", "run.b-2"]
+    assert [one.group.n for one in prompts] == [4, 4]
+    assert [one.group.task.messages[0].content for one in prompts] == ["one", "two"]
+    assert [one.group.task.data["answer"] for one in prompts] == ["1", "2"]
+    assert {one.global_steps for one in prompts} == {7}
+    assert prompts[1].columns["dummy_tensor"].tolist() == [1]
+
+
+def test_one_value_may_hold_for_all_rows() -> None:
+    same = batch(reward_model=NonTensorData({"ground_truth": "5"}), validate=NonTensorData(True))
+    prompts = prompts_of(same, SETTINGS, run_id="r", sampling=Sampling(), n=1, partition="val")
+    assert [one.group.task.data["answer"] for one in prompts] == ["5", "5"]
+    assert all("validate" not in one.columns for one in prompts)

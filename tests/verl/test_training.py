@@ -2,14 +2,13 @@
 processes of their own."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.saved import SavedStep, read_rollouts, read_tasks, saved_steps
 from prorl_service.local import LocalProcess
@@ -20,7 +19,6 @@ from tests.verl.training import CompletedRun, run_main_ppo
 
 pytestmark = pytest.mark.timeout(1800)
 
-SERVICE_OPTIONS = ["--sandbox", "bubblewrap", "--agent", "tests.verl.shell_agent:ShellAgent"]
 PRORL = {
     "--config-name": "prorl_ppo_trainer",
     "rollout": "prorl",
@@ -33,12 +31,6 @@ EXACT = 1e-6
 EXACT_NATS = 1e-5
 """Largest mean difference of a step's logprobs."""
 DIFFERENCE = "training/rollout_probs_diff_max"
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[LocalProcess]:
-    with local.service([], log=tmp_path / "service.log", options=SERVICE_OPTIONS) as service:
-        yield service
 
 
 def write_tasks(directory: Path, *tasks: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from prorl_verl.tripwire import TakenRow, Tripwire
 from tests.verl.test_rows import rollout_of, segment
 from tests.verl.test_scoring import prompt_of
 from tests.verl.test_settings import config
-from tests.verl.test_training import service, train, write_tasks  # noqa: F401
+from tests.verl.test_training import train, write_tasks
 
 STEP = 4
 VERSION = STEP - 1
@@ -232,8 +232,7 @@ def test_trainers_of_any_class_are_watched(
 
 @pytest.mark.logs("PolicyDiffers")
 def test_weights_that_another_gave_the_engines_stop_training(
-    directory: Path,
-    service: LocalProcess,  # noqa: F811
+    directory: Path, service: LocalProcess
 ) -> None:
     """Nobody but the trainer's own arithmetic can know."""
     build_tiny_model(directory / "other", initializer_range=0.1, seed=7)

@@ -3,45 +3,31 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.errors import PolicyTaken
 from prorl_service.local import LocalProcess
-from tests.verl.test_training import DIFFERENCE, EXACT, PRORL, SERVICE_OPTIONS, train, write_tasks
-from tests.verl.training import ENVIRONMENT, OVERRIDES, STOCK
+from tests.verl.test_training import DIFFERENCE, EXACT, PRORL, train, write_tasks
+from tests.verl.training import ENVIRONMENT, STOCK, command_of
 
 pytestmark = pytest.mark.timeout(1800)
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[LocalProcess]:
-    with local.service([], log=tmp_path / "service.log", options=SERVICE_OPTIONS) as service:
-        yield service
-
-
 def start_of(directory: Path, url: str) -> subprocess.CompletedProcess[str]:
     """Runs VeRL's command, which has to end before Ray starts."""
-    settings = {
-        **OVERRIDES,
+    own = {
         **PRORL,
         "prorl.url": url,
-        "data.train_files": directory / "train.parquet",
-        "data.val_files": directory / "val.parquet",
-        "actor_rollout_ref.model.path": directory / "model",
         "trainer.default_local_dir": directory / "second",
         "hydra.run.dir": directory / "hydra-second",
     }
-    arguments = [f"{key}={value}" for key, value in settings.items()]
-    arguments.sort(key=lambda argument: not argument.startswith("--"))
     return subprocess.run(
-        [*STOCK, *arguments],
+        command_of(STOCK, directory, str(directory / "ray"), own),
         cwd=directory,
         env={**os.environ, **ENVIRONMENT},
         capture_output=True,

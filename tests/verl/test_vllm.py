@@ -15,11 +15,10 @@ from tests.verl.test_platform import REWARD
 from tests.verl.test_training import (
     DIFFERENCE,
     PRORL,
-    SERVICE_OPTIONS,
     assert_nothing_is_left,
     write_tasks,
 )
-from tests.verl.training import run_main_ppo
+from tests.verl.training import SERVICE_OPTIONS, run_main_ppo
 
 pytestmark = pytest.mark.timeout(1800)
 ROLLOUT = "actor_rollout_ref.rollout."

@@ -28,6 +28,7 @@ from recipes.common.verl_cpu import forks
 ROOT = Path(__file__).parents[2]
 MARK = "PRORL_TEST_RUN"
 DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
+SERVICE_OPTIONS = ["--sandbox", "bubblewrap", "--agent", "tests.verl.shell_agent:ShellAgent"]
 STOCK = (sys.executable, "-m", "verl.trainer.main_ppo")
 TIMEOUT_S = 1500
 """Seconds that a run may take: usually a minute, more on a busy machine."""
@@ -115,7 +116,7 @@ def run_main_ppo(
     environment |= {MARK: mark, "VERL_FILE_LOGGER_PATH": str(metrics)}
     # Ray's sockets lie about 70 characters deep in its directory, and 107 is the limit.
     with TemporaryDirectory(prefix="ray-") as ray_directory, log.open("wb") as output:
-        command = _command(program, directory, ray_directory, overrides or {})
+        command = command_of(program, directory, ray_directory, overrides or {})
         try:
             process = subprocess.Popen(
                 command,
@@ -168,7 +169,7 @@ def _forks() -> list[psutil.Process]:
     return list(server.children(recursive=True))
 
 
-def _command(
+def command_of(
     program: Sequence[str], directory: Path, ray_directory: str, overrides: Mapping[str, object]
 ) -> Sequence[str]:
     settings = {

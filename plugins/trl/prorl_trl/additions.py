@@ -4,13 +4,15 @@ correction for engines that TRL does not drive, and work at the end.
 `checks` guards the attributes of TRL that are used. `taken` adds the comparison of the loss.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from prorl_trl import checks
+from prorl_trl.draws import TrainerDraws
+from prorl_trl.saved import SavedRun
+from prorl_trl.service import TrainersService
 
 
 class RewardTable:
@@ -75,13 +77,17 @@ def correct_sampling(trainer: Any) -> None:
 class OnMain(TrainerCallback):  # type: ignore[misc]
     """Work on the main process, when an evaluation is over and when training ends."""
 
-    def __init__(self, on_evaluate: Callable[[], None], on_train_end: Callable[[], None]) -> None:
-        self._work = {"evaluate": on_evaluate, "end": on_train_end}
+    def __init__(
+        self, saved: SavedRun, draws: TrainerDraws | None, service: TrainersService
+    ) -> None:
+        self._saved, self._draws, self._service = saved, draws, service
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
-            self._work["evaluate"]()
+            self._saved.end_evaluation()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
-            self._work["end"]()
+            if self._draws is not None:
+                self._draws.end()
+            self._service.release()

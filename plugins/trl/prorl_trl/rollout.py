@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from accelerate.utils import gather_object
 from datasets import Dataset
 from pydantic import PositiveFloat
 from tqdm.auto import tqdm
@@ -21,17 +20,16 @@ from prorl_service.errors import ProRLError
 from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import checks, convert
-from prorl_trl.additions import OnMain, RewardTable, correct_sampling
-from prorl_trl.calls import TrainerCalls
+from prorl_trl.additions import OnMain, correct_sampling
+from prorl_trl.calls import TrainerRollouts
 from prorl_trl.checks import checked
-from prorl_trl.convert import GroupMaker, Overlong, Segments, TrlRow, with_task
+from prorl_trl.convert import GroupMaker, Overlong, Segments, with_task
 from prorl_trl.draws import TrainerDraws
 from prorl_trl.processes import on_main
 from prorl_trl.pushes import Pushes
 from prorl_trl.saved import SavedRun, step_of
 from prorl_trl.service import TrainersService
 from prorl_trl.settings import sampling_of
-from prorl_trl.taken import TakenRows
 
 FIRST_CONTACT_S = 30.0
 """Longest wait for the service's first answer when training starts."""
@@ -95,12 +93,12 @@ class ProRLRollout:
         self._saved = SavedRun(save, replay)
         self._agent, self._limits, self._sampling = agent, limits, sampling
         self._row_of = partial(convert.row_of, segments=segments, overlong=overlong)
-        self._calls_of = partial(
-            TrainerCalls, raises=on_failure == "raise", observe=observe or (lambda _: None)
+        self._rollouts_of = partial(
+            TrainerRollouts, raises=on_failure == "raise", observe=observe or (lambda _: None)
         )
         self._weights, self._corrects = weights, importance_sampling == "auto"
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
-        self._training: _TrainerRollouts | None = None
+        self._training: TrainerRollouts | None = None
         if not self._saved.is_replayed:
             checks.check_service(url, token)
 
@@ -139,7 +137,7 @@ class ProRLRollout:
         assert self._training is not None
         self._training.pushes.push()
 
-    def _meet(self, trainer: Any) -> "_TrainerRollouts":
+    def _meet(self, trainer: Any) -> TrainerRollouts:
         """First contact."""
         saved, is_dynamic = self._saved, self._sampler_spec is not None
         sampling = sampling_of(trainer.args, self._sampling)
@@ -149,26 +147,17 @@ class ProRLRollout:
         max_tokens = self._limits.max_response_tokens or trainer.max_completion_length
         limits = self._limits.model_copy(update={"max_response_tokens": max_tokens})
         groups = GroupMaker(self._agent, sampling, limits)
-        rewards = RewardTable(trainer)
         pushes = self._new_pushes(trainer)
         if self._corrects and not trainer.use_vllm:
             correct_sampling(trainer)
-        taken = TakenRows(trainer, sampling, judges=not saved.is_replayed)
         if is_dynamic:
             checks.warn_about_rewards(trainer, self.reward_funcs)
         draws = self._new_draws(trainer, groups)
-
-        def end() -> None:
-            if draws is not None:
-                draws.end()
-            self._service.release()
-
-        trainer.add_callback(OnMain(saved.end_evaluation, end))
+        trainer.add_callback(OnMain(saved, draws, self._service))
         eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
         given: dict[str, Any] = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}
-        calls = self._calls_of(trainer, self._service, pushes, saved, draws, **given)
-        return _TrainerRollouts(trainer, pushes, calls, rewards, taken, is_dynamic=is_dynamic)
+        return self._rollouts_of(trainer, self._service, pushes, saved, draws, **given)
 
     def _new_draws(self, trainer: Any, groups: GroupMaker) -> TrainerDraws | None:
         if self._sampler_spec is None or self._saved.is_replayed:
@@ -206,63 +195,6 @@ class ProRLRollout:
             is_automatic=not (self._saved.is_replayed or is_left_alone),
             holds_policy=not self._saved.is_replayed,
         )
-
-
-class _TrainerRollouts:
-    """A trainer that takes rollouts, from first contact on. Collective throughout."""
-
-    def __init__(
-        self,
-        trainer: Any,
-        pushes: Pushes,
-        calls: TrainerCalls,
-        rewards: RewardTable,
-        taken: TakenRows,
-        *,
-        is_dynamic: bool,
-    ) -> None:
-        self.trainer, self.pushes, self._calls = trainer, pushes, calls
-        self._rewards, self._taken = rewards, taken
-        names = ("response_template", "response_schema")
-        self._shows_text = is_dynamic or any(getattr(trainer._tokenizer, one, 0) for one in names)
-        self._metrics: dict[str, float] = {}
-        self._rows: list[TrlRow] = []
-        """This process' rows of the last call."""
-
-    def columns(self, prompts: Sequence[Any]) -> dict[str, list[Any]]:
-        """Returns what TRL takes, for the prompts of this process."""
-        self._rewards.expect_rows()
-        self.pushes.push_if_changed()
-        rows, self._metrics = self._calls.rows(gather_object(prompts))
-        start = self.trainer.accelerator.process_index * len(prompts)
-        self._rows = rows[start : start + len(prompts)]
-        self._taken.expect(self._rows, self.pushes.newest)
-        return convert.columns(self._rows)
-
-    def log(
-        self,
-        log_metric: Callable[[str, float], None],
-        log_extra: Callable[[str, list[Any]], None],
-    ) -> None:
-        """Logs metrics, and columns of TRL's table of completions.
-
-        TRL decodes each completion with all of its turns. It does not know which rollout it is, or
-        why one failed; and it is wrong where a step trains on other prompts than its own, or where
-        a response template of the tokenizer's has TRL read the turns as one reply.
-        """
-        for name, value in self._metrics.items():
-            log_metric(name, value)
-        if self.trainer.log_completions:
-            log_extra("rollout", [row.label for row in self._rows])
-            if self._shows_text:
-                log_extra("text", [self._text(row) for row in self._rows])
-
-    def _text(self, row: TrlRow) -> str:
-        """Returns the text of prompt and completion, special tokens included."""
-        if row.failure is not None:
-            return ""
-        text: str = self.trainer._tokenizer.decode([*row.prompt_ids, *row.completion_ids])
-        return text
 
 
 class ProRLSpec:

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout, Wire
+from prorl_service.client import RolloutClient, ServiceCallError, Wire
 from prorl_service.client.policy import HeldPolicy
-from prorl_service.client.trainable import blamed_on_engines, outage_of
 from prorl_service.schemas import Group, Rollout
 
-CANCEL_TIMEOUT_S = 60.0
 KEPT_AS = "prorl_training"
 """Key of the training's id in the trainer's state, which its checkpoints keep."""
 
@@ -98,7 +96,7 @@ def run_groups(
                 if ended:
                     client.cancel(list(ended))
                 missing = [one for one in rollout_ids if one not in ended]
-                for rollout in _received(client, missing, deadline):
+                for rollout in client.finish(missing, deadline - time.monotonic()):
                     ended[rollout.rollout_id] = rollout
                     bar.update()
         except BaseException:
@@ -108,19 +106,6 @@ def run_groups(
     # Groups that are not acknowledged expire.
     service.tell(lambda client: client.acknowledge([group.group_id for group in groups]))
     return [ended[rollout_id] for rollout_id in rollout_ids]
-
-
-def _received(
-    client: RolloutClient, rollout_ids: Sequence[str], deadline: float
-) -> Iterator[Rollout]:
-    """Yields each rollout as it ends; cancels the others at the deadline."""
-    try:
-        yield from client.stream(rollout_ids, deadline - time.monotonic())
-    except WaitTimeout as timeout:
-        outage = outage_of(client.backends())
-        client.cancel(timeout.pending)
-        for rollout in client.wait(timeout.pending, CANCEL_TIMEOUT_S):
-            yield blamed_on_engines(rollout, outage)
 
 
 @contextmanager

@@ -212,7 +212,7 @@ def _check_sampling(config: Mapping[str, Any], _: Settings) -> None:
 def check_service(config: Mapping[str, Any], settings: Settings) -> None:
     """Raises `ServiceCallError` for a service that does not answer or refuses our token, and
     `BadConfiguration` for one that others use, or that lacks the agent."""
-    with RolloutClient(settings.url, token=settings.token(), retry_s=FIRST_CONTACT_S) as client:
+    with RolloutClient(**settings.client_options(retry_s=FIRST_CONTACT_S)) as client:
         status = client.status()
         for backend in status.backends:
             if backend.state is BackendState.DOWN:  # of a trainer that died

@@ -56,12 +56,7 @@ class Connection:
         self.settings = settings
         self._training = training
         self.engines = Engines(llm_client, max_in_flight=settings.gateway.max_in_flight)
-        self.client = AsyncRolloutClient(
-            settings.url,
-            token=settings.token(),
-            retry_s=settings.deadline_s,
-            training=training,
-        )
+        self.client = self._new_client()
         self.run_id = f"verl-{uuid.uuid4().hex[:12]}"
         self._api_key = secrets.token_urlsafe(32)
         """Key of the gateway: new at each start, and known only to the service."""
@@ -127,21 +122,16 @@ class Connection:
                 except ServiceCallError as error:
                     logger.warning("%s: the gateway's lease is not renewed: %s", self.url, error)
 
-    def _new_client(self, retry_s: float) -> AsyncRolloutClient:
-        return AsyncRolloutClient(
-            self.settings.url,
-            token=self.settings.token(),
-            retry_s=retry_s,
-            training=self._training,
-        )
+    def _new_client(self, retry_s: float | None = None) -> AsyncRolloutClient:
+        options = self.settings.client_options(retry_s=retry_s, training=self._training)
+        return AsyncRolloutClient(**options)
 
     def give_up(self, rollout_ids: Sequence[str], sampler_id: str | None) -> None:
         """Releases everything at the end of training; what the service does not learn ends with its
         lease. Call it from any thread except the loop's."""
         self._renewal.get_loop().call_soon_threadsafe(self._renewal.cancel)
-        token = self.settings.token()
         try:
-            with RolloutClient(self.settings.url, token=token, retry_s=0) as client:
+            with RolloutClient(**self.settings.client_options(retry_s=0)) as client:
                 if rollout_ids:
                     client.cancel(rollout_ids)
                 if sampler_id is not None:

@@ -1,7 +1,7 @@
 """The check of VeRL's data sets before the first rollout, over the files that its trainer reads.
 
 Local Parquet files are read; rows of other files, and of data sets of the user's own class, are
-checked when they are submitted. Imports no VeRL.
+checked when they are submitted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,8 +27,7 @@ def check_data(config: Mapping[str, Any], settings: Settings) -> None:
         return
     of_row = partial(task_of, agent=settings.agent, image=settings.image)
     sampling = sampling_of(config, settings, validate=False)
-    token, retry_s = settings.token(), settings.deadline_s
-    with RolloutClient(settings.url, token=token, retry_s=retry_s) as client:
+    with RolloutClient(**settings.client_options()) as client:
 
         def ask(tasks: Any) -> list[TaskProblem]:
             problems = client.check_tasks(tasks, sampling)

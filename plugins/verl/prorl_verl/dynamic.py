@@ -13,7 +13,7 @@ from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.client.sampling import AllGroupsFail, StepDraws
 from prorl_service.client.trainable import outage_of
 from prorl_service.schemas import Group, Rollout
-from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
+from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec
 from prorl_verl.store import Prompt
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,6 @@ class DynamicSampling:
                         client,
                         f"draw-{self._count}",
                         spec,
-                        self._check_held,
                         is_new_step=self._of_step == 1,
                     )
             except ServiceCallError as error:
@@ -118,15 +117,6 @@ class DynamicSampling:
                 if not can_pass or time.monotonic() > deadline:
                     raise
                 time.sleep(RESTART_DELAY_S)
-
-    def _check_held(self, status: SamplerStatus) -> None:
-        """Gives all again to a service that has forgotten some; it ignores those that it knows."""
-        assert status.draw is not None
-        told = len(status.draw.groups) + len(status.draw.dropped)
-        held = status.waiting + status.under_way + status.informative + told
-        if held < len(self._prompts) - len(self._new):
-            logger.warning("the service was restarted; its candidates start again")
-            self._new = deque(self._prompts)
 
     @property
     def _of_step(self) -> int:

@@ -22,7 +22,6 @@ from prorl_verl.connection import Connection, hold_policy
 from prorl_verl.data import check_data
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.measurements import Measurements, add_to_log
-from prorl_verl.prompts import prompts_of
 from prorl_verl.rows import checked
 from prorl_verl.runs import GroupRuns
 from prorl_verl.saving import Saving, step_of
@@ -39,6 +38,7 @@ from prorl_verl.settings import (
     settings_of,
 )
 from prorl_verl.store import Prompt
+from prorl_verl.tasks import prompts_of
 from prorl_verl.tripwire import Tripwire
 
 logger = logging.getLogger(__name__)
@@ -110,17 +110,11 @@ class ProRLAgentLoopManager:
     def _dynamic_sampling(self) -> DynamicSampling | None:
         if not draws(self._config):
             return None
-        settings, token = self._settings, self._settings.token()
+        settings = self._settings
         return DynamicSampling(
             self._connection.run_id,
             sampler_spec(self._config, settings, self._mode),
-            partial(
-                RolloutClient,
-                settings.url,
-                token=token,
-                retry_s=settings.deadline_s,
-                training=self._policy.key,
-            ),
+            partial(RolloutClient, **settings.client_options(training=self._policy.key)),
             deadline_s=settings.deadline_s,
             draws_per_step=draws_per_step(self._config),
         )
@@ -216,7 +210,7 @@ async def _scoring(
     new_compute_score: Callable[[], ComputeScore | None],
 ) -> Scoring:
     return Scoring(
-        overlong=settings.overlong.punishment() if settings.overlong else None,
+        overlong=settings.overlong,
         compute_score=new_compute_score(),
         takes_segments=config["algorithm"]["adv_estimator"] == "grpo",
     )

@@ -9,9 +9,9 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from prorl_service.client import AsyncRolloutClient, ServiceCallError, WaitTimeout
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.client.sampling import HOPELESS, AllGroupsFail
-from prorl_service.client.trainable import blamed_on_engines, failure_of, outage_of
+from prorl_service.client.trainable import failure_of
 from prorl_service.schemas import Group, Rollout
 from prorl_verl import store
 from prorl_verl.scoring import Scored
@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 Score = Callable[[Prompt, Sequence[Rollout]], Awaitable[list[Scored]]]
 
-CANCEL_TIMEOUT_S = 60.0
 RESTART_DELAY_S = 5.0
 
 
@@ -89,7 +88,8 @@ async def ended(
         try:
             await client.submit(list(missing.values()), invalid="fail")
             ids = [one for group in missing.values() for one in group.rollout_ids()]
-            async for rollout in _received(client, ids, deadline):
+            left_s = deadline - asyncio.get_running_loop().time()
+            async for rollout in client.finish(ids, left_s):
                 siblings = found[rollout.group_id]
                 siblings.append(rollout)
                 if len(siblings) == missing[rollout.group_id].n:
@@ -99,27 +99,3 @@ async def ended(
                 raise
             logger.warning("the service was restarted; %d groups start again", len(missing))
             await asyncio.sleep(RESTART_DELAY_S)
-
-
-async def _received(
-    client: AsyncRolloutClient, rollout_ids: Sequence[str], deadline: float
-) -> AsyncIterator[Rollout]:
-    left_s = deadline - asyncio.get_running_loop().time()
-    try:
-        async for rollout in client.stream(rollout_ids, left_s):
-            yield rollout
-    except WaitTimeout as timeout:
-        logger.warning(
-            "%d rollouts have not ended within prorl.deadline_s and are cancelled",
-            len(timeout.pending),
-        )
-        outage = outage_of(await client.backends())
-        left = {one.rollout_id: one for one in await client.cancel(timeout.pending)}
-        try:
-            async for rollout in client.stream(timeout.pending, CANCEL_TIMEOUT_S):
-                del left[rollout.rollout_id]
-                yield blamed_on_engines(rollout, outage)
-        except WaitTimeout:
-            logger.warning("%d rollouts do not end; their groups continue without them", len(left))
-            for rollout in left.values():
-                yield rollout

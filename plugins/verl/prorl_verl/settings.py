@@ -5,10 +5,10 @@ Pure: imports no VeRL, and takes a configuration as nested mappings.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from omegaconf import OmegaConf
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from prorl_service.client.calls import ServiceUrl
 from prorl_service.client.policy import kept_training_id
@@ -49,19 +49,6 @@ OVERSUBSCRIPTION = 1.5
 """Default if groups in flight are lost at a step's end: more ends it sooner, and loses more."""
 
 
-class OverlongSettings(WireModel):
-    max_tokens: int = Field(ge=1)
-    buffer_tokens: int = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        self.punishment()
-        return self
-
-    def punishment(self) -> SoftPunishment:
-        return SoftPunishment(self.max_tokens, self.buffer_tokens)
-
-
 class GatewaySettings(WireModel):
     host: str | None = None
     port: int = Field(0, ge=0, le=65535)
@@ -80,7 +67,7 @@ class Settings(WireModel):
     thinking: bool | None = None
     max_tokens_per_turn: int | None = Field(None, ge=1)
     deadline_s: float = Field(7200, gt=0)
-    overlong: OverlongSettings | None = None
+    overlong: SoftPunishment | None = None
     gateway: GatewaySettings = GatewaySettings()
     dynamic_sampling: SamplerSpec = SamplerSpec()
     save: Path | None = None
@@ -100,6 +87,18 @@ class Settings(WireModel):
         if directory is not None and not directory.is_absolute():
             raise ValueError("must be absolute: it is written where Ray runs the trainer")
         return directory
+
+    def client_options(
+        self, *, retry_s: float | None = None, training: str | None = None
+    ) -> dict[str, Any]:
+        """Returns the arguments of a client of the service. `retry_s`: None for `deadline_s`.
+        Raises `OSError` for an unreadable file of the token."""
+        return {
+            "url": self.url,
+            "token": self.token(),
+            "retry_s": self.deadline_s if retry_s is None else retry_s,
+            "training": training,
+        }
 
     def token(self) -> str | None:
         """Returns None to leave it to the client. Raises `OSError` for an unreadable file."""

@@ -1,12 +1,10 @@
-"""One of two processes that hold a policy's weights in shards (FSDP2), started by torchrun.
+"""A policy's weights in shards (FSDP2), held by two processes.
 
-`sharded_worker.py POLICY OUTPUT`: the main process gathers the shards and writes the model to
-OUTPUT/model.safetensors, the model with its LoRA adapter merged in to OUTPUT/merged.safetensors,
-and the adapter alone to OUTPUT/adapter.safetensors. In between it fails once, midway.
+The main process gathers the shards and writes the model to model.safetensors, the model with its
+LoRA adapter merged in to merged.safetensors, and the adapter alone to adapter.safetensors. In
+between it fails once, midway.
 """
 
-import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,6 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from peft import LoraConfig, get_peft_model
-from torch.distributed import barrier, destroy_process_group
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
@@ -26,8 +23,10 @@ from prorl_trl.safetensors_file import SafetensorsFile, Tensors
 from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights
 
 
-def main(policy: Path, output: Path) -> None:
+def write(policy: Path, output: Path) -> None:
+    """Collective of both processes."""
     accelerator = Accelerator(cpu=True)
+    output.mkdir(exist_ok=True)
     # Accelerate shards on accelerators only. The code that gathers them is the same on a CPU.
     state = AcceleratorState()
     state.distributed_type = DistributedType.FSDP
@@ -40,14 +39,14 @@ def main(policy: Path, output: Path) -> None:
             SimpleNamespace(accelerator=accelerator, model=model, model_wrapped=model)
         )
 
-    def write(weights: PolicyWeights, source: Tensors, name: str) -> None:
+    def gather(weights: PolicyWeights, source: Tensors, name: str) -> None:
         file = SafetensorsFile(source)
         on_main_with(weights, accelerator, lambda: file.write(output / f"{name}.safetensors"))
 
     plain = sharded(AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32))
-    write(plain, plain.whole_model, "model")
+    gather(plain, plain.whole_model, "model")
     break_off(plain, accelerator)
-    write(plain, plain.whole_model, "model-again")
+    gather(plain, plain.whole_model, "model-again")
     torch.manual_seed(0)  # the same adapter in both processes
     config = LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     base = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
@@ -55,11 +54,8 @@ def main(policy: Path, output: Path) -> None:
     if accelerator.is_main_process:
         adapted.save_pretrained(output / "adapter")
     weights = sharded(adapted)
-    write(weights, weights.whole_adapter, "adapter")
-    write(weights, weights.whole_model, "merged")
-    barrier()
-    destroy_process_group()
-    os._exit(0)  # gloo's threads sometimes abort a process that exits normally
+    gather(weights, weights.whole_adapter, "adapter")
+    gather(weights, weights.whole_model, "merged")
 
 
 def break_off(weights: PolicyWeights, accelerator: Any) -> None:
@@ -70,7 +66,3 @@ def break_off(weights: PolicyWeights, accelerator: Any) -> None:
 
     with pytest.raises((ValueError, RuntimeError), match="midway"):
         on_main_with(weights, accelerator, fail)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -74,7 +74,7 @@ class OperatorServices:
                 )
         checks: list[Callable[[], object]] = [partial(self.mcp.tools, [one]) for one in uses.mcp]
         if uses.nemo_gym is not None:
-            checks.append(partial(self.nemo_gym.check, uses.nemo_gym))
+            checks.append(partial(self.nemo_gym.__getitem__, uses.nemo_gym))
         if uses.openenv is not None:
             checks.append(partial(self.openenv.tools, uses.openenv))
         for check in checks:

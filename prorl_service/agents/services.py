@@ -10,8 +10,8 @@ from functools import partial
 from importlib.util import find_spec
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.gateway.connections import ProgramConnections
 from prorl_service.gateway.doors import Doors
+from prorl_service.gateway.serving import ProgramConnections
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.sandbox.egress.policy import Rules
 from prorl_service.tools.base import Tool

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from prorl_service.agents.attempt import Attempt
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.wording import call_text, json_text, plural, stage_times
+from prorl_service.gateway.attempt import Attempt
 from prorl_service.rollouts.observers import Observer
 from prorl_service.schemas import (
     Rollout,

@@ -18,13 +18,13 @@ MATH = Task(
 )
 
 
-@pytest.mark.parametrize("agent", ["math", "stem"])
-def test_the_program_gets_the_graders_brief(agent: str) -> None:
+@pytest.mark.parametrize(("agent", "box"), [("math", "\\boxed{}"), ("stem", "\\boxed{3.2")])
+def test_the_program_gets_the_graders_brief(agent: str, box: str) -> None:
     task = MATH.model_copy(update={"agent": agent})
     handler = AgentRegistry().make(with_harness(task, "pi"))
     [message] = handler.prompt().messages
     assert message.role == "user"
-    assert "\\boxed{}" in message.content
+    assert box in message.content
     assert message.content.endswith("What is 6 * 7?")
 
 

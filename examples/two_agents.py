@@ -9,8 +9,8 @@ prorl try examples/two_agents.py:SolverAndCritic --engine http://localhost:8000 
 
 from typing import ClassVar
 
+from prorl_service.agents.answers import score_answer
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
-from prorl_service.agents.scoring import score_answer
 from prorl_service.rewards.math import boxed, score_math
 from prorl_service.schemas import FinishReason, Message, Stage
 

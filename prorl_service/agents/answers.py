@@ -1,19 +1,28 @@
 """Base of agents whose answer is the last reply: the model may compute in a sandbox before it.
 
 A rollout that stops without an answer (turns or tokens used up, no box) has none: it is wrong, not
-failed. How an answer is scored is the agent's.
+failed. How an answer is scored is the agent's; who is to blame where that does not end, is said
+here.
 """
 
+import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from prorl_service.agents.base import Prompt, Restores, RolloutContext, with_system
 from prorl_service.agents.loop import ToolAgent
+from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.math import boxed
+from prorl_service.rewards.pool import ScoringAborted
 from prorl_service.schemas import FinishReason, Task
+
+NEVER_HOSTILE = "0"
+"""Answer to compare with any gold answer: where that fails, the gold answer is to blame."""
+
+log = logging.getLogger(__name__)
 
 AnswerFormat = Annotated[
     Literal["boxed", "plain"],
@@ -56,3 +65,22 @@ class AnswerAgent(ToolAgent):
         if self._finish_reason is not FinishReason.FINISHED:
             return None
         return boxed(rollout.answer) if self._is_boxed else rollout.answer.strip()
+
+
+async def score_answer(
+    rollout: RolloutContext, scorer: Callable[[str, str], float], answer: str, gold: str
+) -> tuple[float, bool]:
+    """Returns the answer's score, and whether scoring was stopped, in which case it is wrong.
+
+    Raises `EvaluatorError` if the answer is not to blame: the gold answer cannot be read, or cannot
+    be compared with any answer in time.
+    """
+    try:
+        return await rollout.score(scorer, answer, gold), False
+    except ScoringAborted as error:
+        log.info("%s: the answer cannot be scored: %s", rollout.rollout_id, error)
+    try:
+        await rollout.score(scorer, NEVER_HOSTILE, gold)
+    except ScoringAborted as error:
+        raise EvaluatorError(f"no answer can be compared with {gold!r:.200}: {error}") from error
+    return 0.0, True

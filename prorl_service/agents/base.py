@@ -12,9 +12,9 @@ from typing import ClassVar, Literal, ParamSpec, cast
 
 from pydantic import BaseModel, JsonValue
 
-from prorl_service.agents.attempt import Attempt
-from prorl_service.agents.services import Requirements
+from prorl_service.agents.services import OperatorServices, Requirements
 from prorl_service.errors import EvaluatorError, TaskError
+from prorl_service.gateway.attempt import Attempt
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.schemas import FinishReason, Message, Stage, Task, Turn
 from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
@@ -159,14 +159,14 @@ class AgentHandler(ABC):
 class RolloutContext:
     """One rollout, as its agent sees it."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, services: OperatorServices | None = None) -> None:
         self.attempt = attempt
         """The service's own side of the rollout, whose names may change with any version."""
         self.rollout_id = attempt.rollout_id
         self.task = attempt.task
         self.limits = attempt.limits
         self.sampling = attempt.sampling
-        self.services = attempt.services
+        self.services = services or OperatorServices()
         """Services of the operator: MCP servers, a judge, and others."""
         self.turns: list[Turn] = attempt.turns
         """All turns so far, those of an earlier process included."""

@@ -61,10 +61,12 @@ class ToolAgent(LoopAgent):
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
 
     async def call_tools(self, rollout: RolloutContext) -> FinishReason:
-        """Takes the rollout's turns with the tools in the sandbox."""
+        """Takes the rollout's turns with the tools in the sandbox and those of the servers that the
+        task uses."""
         assert self._sandbox is not None
+        tools = [*self.tools, *rollout.services.tools(self.uses)]
         timeout_s = rollout.limits.tool_timeout_s
-        return await self.turns(rollout, Toolset(self.tools, self._sandbox, timeout_s=timeout_s))
+        return await self.turns(rollout, Toolset(tools, self._sandbox, timeout_s=timeout_s))
 
 
 async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:

@@ -8,9 +8,8 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from prorl_service.agents.answers import AnswerAgent, AnswerFormat
+from prorl_service.agents.answers import AnswerAgent, AnswerFormat, score_answer
 from prorl_service.agents.base import RolloutContext, Verdict, put_files
-from prorl_service.agents.scoring import score_answer
 from prorl_service.rewards import math
 from prorl_service.rewards.math import score_math
 from prorl_service.schemas import Message, Task, Turn

@@ -10,9 +10,8 @@ from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
-from prorl_service.agents.answers import AnswerAgent, AnswerFormat
+from prorl_service.agents.answers import AnswerAgent, AnswerFormat, score_answer
 from prorl_service.agents.base import RolloutContext, Verdict
-from prorl_service.agents.scoring import score_answer
 from prorl_service.errors import EvaluatorError, InvalidRequest, TaskError
 from prorl_service.rewards.pool import ScoringAborted
 from prorl_service.rewards.reasoning import (

@@ -10,8 +10,8 @@ from functools import partial
 from importlib.util import find_spec
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.gateway.connections import ProgramConnections
 from prorl_service.gateway.doors import Doors
+from prorl_service.gateway.serving import ProgramConnections
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.sandbox.egress.policy import Rules
 from prorl_service.tools.base import Tool
@@ -74,7 +74,7 @@ class OperatorServices:
                 )
         checks: list[Callable[[], object]] = [partial(self.mcp.tools, [one]) for one in uses.mcp]
         if uses.nemo_gym is not None:
-            checks.append(partial(self.nemo_gym.check, uses.nemo_gym))
+            checks.append(partial(self.nemo_gym.__getitem__, uses.nemo_gym))
         if uses.openenv is not None:
             checks.append(partial(self.openenv.tools, uses.openenv))
         for check in checks:

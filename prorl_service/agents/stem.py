@@ -8,30 +8,19 @@ used up) is wrong, not failed.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from prorl_service.agents.base import (
-    AgentHandler,
-    Prompt,
-    Restores,
-    RolloutContext,
-    Verdict,
-    with_system,
-)
-from prorl_service.agents.loop import run_turns
-from prorl_service.agents.scoring import score_answer
-from prorl_service.agents.services import Requirements
+from prorl_service.agents.answers import AnswerAgent, score_answer
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.rewards import math
 from prorl_service.rewards.judge.cache import Judgement
 from prorl_service.rewards.judge.judge import MAX_ANSWER_CHARS
-from prorl_service.rewards.math import boxed
 from prorl_service.rewards.stem import normal_text, score_choice, score_value
-from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Message, Task
-from prorl_service.tools.base import Tool, Toolset, function_schema
-from prorl_service.tools.registry import ToolNames, packages_of, tools_named
+from prorl_service.tools.registry import ToolNames
 
 SYSTEM_PROMPT = """\
 Answer the user's question. Use your tools where they help: compute rather than guess, and look up \
@@ -89,58 +78,40 @@ class StemData(BaseModel):
         return self
 
 
-class StemAgent(AgentHandler):
+class StemAgent(AnswerAgent):
     name: ClassVar[str] = "stem"
-    restores: ClassVar[Restores] = "sandbox"
     data_model: ClassVar[type[BaseModel] | None] = StemData
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task)
         self.data = StemData.model_validate(task.data)
-        self.tools = tools_named(self.data.tools)
-        packages = {**packages_of(self.tools), **math.PACKAGES}
-        self.uses = Requirements(mcp=self.data.mcp, judge=self.data.judge, packages=packages)
-        self._sandbox: Sandbox | None = None
-        self._finish_reason = FinishReason.ERROR
+        super().__init__(task, "boxed", self.data.tools)
+        uses = self.uses.also(math.PACKAGES)
+        self.uses = replace(uses, mcp=self.data.mcp, judge=self.data.judge)
 
-    def prompt(self) -> Prompt:
-        """Returns the task's messages, after this agent's system message unless they have one."""
-        system = SYSTEM_PROMPT.format(wanted=LETTER if self.data.options else SHORT_ANSWER)
-        messages = with_system(system, self.task.messages)
-        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+    def system_prompt(self) -> str:
+        return SYSTEM_PROMPT.format(wanted=LETTER if self.data.options else SHORT_ANSWER)
 
     def solved_by(self, given: JsonValue) -> Sequence[str | Message]:
         """Knows the replies to questions without a pattern of their own."""
         if given is None and self.data.answer_pattern is None:
-            return [f"\\boxed{{{self.data.answer}}}"]
+            return [self.boxed_or_plain(self.data.answer)]
         return super().solved_by(given)
 
-    async def init(self, rollout: RolloutContext) -> None:
-        self._sandbox = await rollout.open_sandbox()
-
-    async def run(self, rollout: RolloutContext) -> FinishReason:
-        assert self._sandbox is not None
-        tools: list[Tool] = [*self.tools, *rollout.services.tools(self.uses)]
-        toolset = Toolset(tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        self._finish_reason = await run_turns(rollout, toolset)
-        return self._finish_reason
-
     async def eval(self, rollout: RolloutContext) -> Verdict:
-        reply = ""
-        if self._finish_reason is FinishReason.FINISHED:
-            reply = rollout.reply(rollout.turns[-1]).content
-        answer = boxed(reply)
+        answer = self.answer(rollout)
         if self.data.options:
-            components = {"by_letter": await self._choice(rollout, reply)}
+            components = {"by_letter": await self._choice(rollout)}
         else:
             components = await self._short_answer(rollout, answer)
         correct = max(score for name, score in components.items() if name.startswith("by_"))
         return Verdict(correct, {"correct": correct, "answered": float(bool(answer)), **components})
 
-    async def _choice(self, rollout: RolloutContext, reply: str) -> float:
+    async def _choice(self, rollout: RolloutContext) -> float:
+        if self._finish_reason is not FinishReason.FINISHED:
+            return 0.0
         data = self.data
         return await rollout.score(
-            score_choice, reply, data.answer, data.options, data.answer_pattern
+            score_choice, rollout.answer, data.answer, data.options, data.answer_pattern
         )
 
     async def _short_answer(self, rollout: RolloutContext, answer: str | None) -> dict[str, float]:

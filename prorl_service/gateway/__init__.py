@@ -2,5 +2,5 @@
 
 A harness is an agent program that talks to a model over HTTP. The gateway reads its requests in the
 dialect that they are written in, finds out which turn of the rollout they continue, and has the
-policy sampled by `RolloutContext`, whose ledger records the very ids that the engine saw.
+policy sampled by the rollout's `Attempt`, whose ledger records the very ids that the engine saw.
 """

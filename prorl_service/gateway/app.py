@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from prorl_service.gateway.calls import CallReply, Refused
 from prorl_service.gateway.dialects import DIALECTS, Dialect, call_of
 from prorl_service.gateway.limits import LIMITS, BodyRoom, DoorLimits, OpenCalls, read_body
-from prorl_service.gateway.refusals import error_response
 from prorl_service.gateway.rollout import RolloutGateway
 
 KEEP_ALIVE_S = 10.0
@@ -32,6 +31,12 @@ RETRY_HEADER = "x-stainless-retry-count"
 """Header by which the clients of OpenAI and Anthropic say that they ask again."""
 SUBAGENT_HEADERS = ("x-claude-code-agent-id", "x-parent-session-id")
 """Headers that Claude Code and opencode send for their sub-agents alone."""
+
+
+def error_response(refusal: Refused, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Returns a refusal that belongs to no call, in the form that clients of all dialects read."""
+    error = {"message": str(refusal), "type": refusal.kind}
+    return JSONResponse({"type": "error", "error": error}, refusal.status, headers)
 
 
 def application(gateway: RolloutGateway, limits: DoorLimits = LIMITS) -> ASGIApp:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from prorl_service.gateway.app import error_response
 from prorl_service.gateway.calls import Refused
-from prorl_service.gateway.refusals import error_response
 
 PREFIX = "/r"
 RETRY_S = 1

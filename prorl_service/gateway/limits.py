@@ -41,61 +41,48 @@ class OpenCalls:
 
     def __init__(self, limits: DoorLimits) -> None:
         self.limits = limits
+        self.held_bytes = 0
+        """Size of their bodies together."""
         self._slots = asyncio.Semaphore(limits.calls)
         self._open = 0
-        self._held_bytes = 0
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator["BodyRoom"]:
         """Waits until a call may begin; it ends with the block. Raises `Refused` if too many
         wait."""
         if self._open >= self.limits.connections:
-            raise Refused("too many requests at once", status=429, kind="rate_limit_error")
+            raise Refused("too many requests at once", 429, "rate_limit_error")
         self._open += 1
+        room = BodyRoom(self)
         try:
             async with self._slots:
-                room = BodyRoom(self)
-                try:
-                    yield room
-                finally:
-                    self._held_bytes -= room.held_bytes
+                yield room
         finally:
+            self.held_bytes -= room.held_bytes
             self._open -= 1
 
-    def hold(self, count: int) -> None:
-        """Raises `Refused` if the bodies together become too large."""
-        self._held_bytes += count
-        if self._held_bytes > self.limits.bodies_bytes:
-            raise Refused(
-                f"the bodies of all calls in flight are larger than {self.limits.bodies_bytes}"
-                " bytes",
-                status=429,
-                kind="rate_limit_error",
-            )
 
-
+@dataclass(slots=True)
 class BodyRoom:
-    """Room for the body of one call."""
+    """Room for the body of one call, until the call ends."""
 
-    def __init__(self, calls: OpenCalls) -> None:
-        self._calls = calls
-        self.held_bytes = 0
-
-    @property
-    def max_bytes(self) -> int:
-        return self._calls.limits.body_bytes
+    calls: OpenCalls
+    held_bytes: int = 0
 
     def check(self, size: int) -> None:
         """Raises `Refused` for the size of a body that is too large."""
-        if size > self.max_bytes:
-            raise Refused(
-                f"the body is larger than {self.max_bytes} bytes", 413, "request_too_large"
-            )
+        most = self.calls.limits.body_bytes
+        if size > most:
+            raise Refused(f"the body is larger than {most} bytes", 413, "request_too_large")
 
     def hold(self, count: int) -> None:
-        """Counts further bytes that are kept until the call ends. Raises `Refused`."""
+        """Counts further bytes that are kept. Raises `Refused` if all bodies become too large."""
+        most = self.calls.limits.bodies_bytes
         self.held_bytes += count
-        self._calls.hold(count)
+        self.calls.held_bytes += count
+        if self.calls.held_bytes > most:
+            problem = f"the bodies of all calls in flight are larger than {most} bytes"
+            raise Refused(problem, 429, "rate_limit_error")
 
 
 async def read_body(request: Request, room: BodyRoom) -> tuple[bytes, dict[str, Any]]:
@@ -131,7 +118,7 @@ async def _whole(request: Request, room: BodyRoom) -> bytes:
 def _unpacked(raw: bytes, room: BodyRoom) -> bytes:
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        unpacked = unpacker.decompress(raw, room.max_bytes + 1)
+        unpacked = unpacker.decompress(raw, room.calls.limits.body_bytes + 1)
     except zlib.error as error:
         raise Refused(f"the body is not gzip: {error}") from error
     room.check(len(unpacked))

@@ -10,12 +10,12 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from prorl_service.errors import BackendError, InvalidRequest
+from prorl_service.gateway.attempt import Attempt
 from prorl_service.gateway.calls import (
     CallReply,
     CallRequest,
@@ -29,17 +29,15 @@ from prorl_service.gateway.kinds import AnsweredCall, abandoned, answer, kinds_o
 from prorl_service.gateway.matching import Conversations, Place
 from prorl_service.schemas import (
     FinishReason,
-    Limits,
     Message,
-    Sampling,
     SegmentKind,
     ToolCallRecord,
     Turn,
 )
 from prorl_service.schemas.numbers import MAX_SCORE
-from prorl_service.tokens.chat import LONG_CHARS, ChatFormat
-from prorl_service.tokens.formats import BrokenCall, Reply, ToolCall, ToolSchema
-from prorl_service.tokens.ledger import Ledger, Span
+from prorl_service.tokens.chat import LONG_CHARS
+from prorl_service.tokens.formats import BrokenCall, Reply, ToolCall
+from prorl_service.tokens.ledger import Span
 from prorl_service.tokens.stops import first_stop
 from prorl_service.utils.tasks import Changes
 
@@ -47,48 +45,6 @@ log = logging.getLogger(__name__)
 
 KEPT_REPLIES = 64
 """Newest replies that a repeated request gets again."""
-
-
-class SampledRollout(Protocol):
-    """What the gateway needs of a rollout; `agents.attempt.Attempt` is one."""
-
-    limits: Limits
-    sampling: Sampling
-    max_model_len: int
-    chat: ChatFormat
-
-    @property
-    def ledger(self) -> Ledger: ...
-
-    @property
-    def turns(self) -> Sequence[Turn]: ...
-
-    def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None: ...
-
-    async def turn_ended(self, next_prompt: Sequence[int] | None) -> None: ...
-
-    async def sample(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        max_tokens: int | None = None,
-        stop: Sequence[str] = (),
-    ) -> Turn: ...
-
-    def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply: ...
-
-    def call_abandoned(self) -> None: ...
-
-    def note_problem(self, turn: Turn, problem: str) -> None: ...
-
-    def note_call(self, turn: Turn, record: ToolCallRecord) -> None: ...
-
-    def mark(
-        self,
-        kinds: Mapping[int, tuple[SegmentKind, bool]],
-        abandoned: Collection[int],
-        final_turn: int | None,
-    ) -> None: ...
 
 
 class Spent(Refused):
@@ -132,9 +88,7 @@ class _HandedOut:
 class RolloutGateway:
     """Calls may overlap: sub-agents call while the agent does."""
 
-    def __init__(
-        self, rollout: SampledRollout, *, model: str = "policy", strict: bool = False
-    ) -> None:
+    def __init__(self, rollout: Attempt, *, model: str = "policy", strict: bool = False) -> None:
         """`model`: the name that clients are told. `strict`: a turn that comes back otherwise than
         it was handed out is rendered as it came, in a new segment."""
         self.model = model

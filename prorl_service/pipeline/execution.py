@@ -6,8 +6,8 @@ rollouts.
 
 from dataclasses import dataclass
 
-from prorl_service.agents.attempt import Attempt
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
+from prorl_service.gateway.attempt import Attempt
 from prorl_service.schemas import Blame, FinishReason, Rollout, RolloutState
 
 

@@ -17,11 +17,11 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from prorl_service.agents.attempt import Attempt, SampledTurns
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
+from prorl_service.gateway.attempt import Attempt, SampledTurns
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.pipeline.execution import Execution
@@ -248,13 +248,12 @@ class Pipeline(RolloutExecutor):
                 generator=generator,
                 sandboxes=self._sandboxes,
                 scoring=self._scoring,
-                services=self._services,
                 clock=clock,
                 resources=resources.pop_all(),
                 on_change=self.inflight.observers.on_change,
             )
         self._resumer.save(record, handler, attempt, model.identity)
-        return Execution(handler, RolloutContext(attempt))
+        return Execution(handler, RolloutContext(attempt, self._services))
 
     def _handler(self, task: Task) -> AgentHandler:
         """Raises `AgentError` if the constructor refuses `task`, which it accepted at

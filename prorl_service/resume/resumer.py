@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_service.agents.attempt import Attempt
 from prorl_service.agents.base import AgentHandler
 from prorl_service.errors import SandboxError
+from prorl_service.gateway.attempt import Attempt
 from prorl_service.resume import rows
 from prorl_service.resume.files import HandoverFiles, LayerFiles
 from prorl_service.resume.replay import TurnReplay

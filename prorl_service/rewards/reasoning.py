@@ -12,7 +12,9 @@ import json
 import math
 import os
 import re
+import tomllib
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -31,38 +33,13 @@ _ARITHMETIC = re.compile(
 )
 _LITERALS = re.compile(r"[\w\s\[\],'\"\-]*", re.ASCII)
 
-EVALUATED = {
-    "binary_matrix": _LITERALS,
-    "n_queens": _LITERALS,
-    "spiral_matrix": _LITERALS,
-    "string_insertion": _LITERALS,
-    "countdown": _ARITHMETIC,
-    "intermediate_integration": _ARITHMETIC,
-    "polynomial_multiplication": _ARITHMETIC,
-    "puzzle24": _ARITHMETIC,
-    "simple_integration": _ARITHMETIC,
-}
-"""Generators whose verifiers evaluate the answer, by `eval` or by SymPy's parser, which calls it;
-and what such an answer may consist of."""
-
-UNSOUND = {
-    "composite": "it is made of other generators",
-    "game_of_life_halting": "its verifier takes any answer for right where `True` is",
-    "puzzle24": "its verifier accepts numbers that the question does not give",
-}
-"""Generators that cannot be trained on, and why."""
-
+_TABLES = tomllib.loads(Path(__file__).with_name("generators.toml").read_text())
+_FORMS = {"literals": _LITERALS, "arithmetic": _ARITHMETIC}
+EVALUATED = {name: _FORMS[form] for name, form in _TABLES["evaluated"].items()}
+UNSOUND: dict[str, str] = _TABLES["unsound"]
+BY_ENTRY: frozenset[str] = frozenset(_TABLES["by_entry"])
 REFUSED = dict.fromkeys(EVALUATED, "its verifier evaluates the answer as Python") | UNSOUND
 """Generators that tasks may not name by default, and why."""
-
-BY_ENTRY = frozenset(
-    {
-        *("codeio", "isomorphic_strings", "knight_swap", "polynomial_multiplication"),
-        *("ransom_note", "sokoban", "word_ladder"),
-    }
-)
-"""Generators that make other puzzles in other processes, or take seconds: a task holds the entry
-itself."""
 
 
 class Puzzle(BaseModel):

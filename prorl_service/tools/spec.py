@@ -21,8 +21,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 class ServerSpec:
     KIND: ClassVar[str]
     """Product, as messages name it."""
-    FORM: ClassVar[str]
-    """Option that names a server, as an example for messages."""
+    OPTION: ClassVar[str]
+    """Option that names a server."""
+    EXAMPLE: ClassVar[str]
+    """Value of that option, for messages."""
     KEY_VARIABLE: ClassVar[str]
     """Prefix of the variable, before the name in capitals, with the server's bearer token."""
 
@@ -36,18 +38,21 @@ class ServerSpec:
         if not _NAME.fullmatch(self.name):
             raise ProRLError(
                 f"{self.name!r} cannot be the name of {self._title()}",
-                hint=f"use lower-case letters, digits and '_': {self.FORM}",
+                hint=f"use lower-case letters, digits and '_': {self._form()}",
             )
         self._check_address()
 
     def _title(self) -> str:
         return f"a server of {self.KIND}"
 
+    def _form(self) -> str:
+        return f"`{self.OPTION} {self.EXAMPLE}`"
+
     def _check_address(self) -> None:
         """Raises `ProRLError`."""
         if not is_base_url(self.url):
             raise ProRLError(
-                f"{self} needs a URL: {self.FORM}",
+                f"{self} needs a URL: {self._form()}",
                 hint=f"a key goes into {self.KEY_VARIABLE}{self.name.upper()}",
             )
 
@@ -85,14 +90,16 @@ def is_base_url(text: str) -> bool:
 class NemoGymSpec(ServerSpec):
     __slots__ = ()
     KIND: ClassVar[str] = "NeMo Gym"
-    FORM: ClassVar[str] = "`--nemo-gym counter=http://host:port`"
+    OPTION: ClassVar[str] = "--nemo-gym"
+    EXAMPLE: ClassVar[str] = "counter=http://host:port"
     KEY_VARIABLE: ClassVar[str] = "PRORL_NEMO_GYM_KEY_"
 
 
 class OpenEnvSpec(ServerSpec):
     __slots__ = ()
     KIND: ClassVar[str] = "OpenEnv"
-    FORM: ClassVar[str] = "`--openenv wordle=http://host:port`"
+    OPTION: ClassVar[str] = "--openenv"
+    EXAMPLE: ClassVar[str] = "wordle=http://host:port"
     KEY_VARIABLE: ClassVar[str] = "PRORL_OPENENV_KEY_"
 
     @property
@@ -106,7 +113,8 @@ class McpSpec(ServerSpec):
     """`url`: that of the streamable HTTP transport, or a command line of the stdio transport."""
 
     KIND: ClassVar[str] = "MCP"
-    FORM: ClassVar[str] = "`--mcp corpus=http://...`"
+    OPTION: ClassVar[str] = "--mcp"
+    EXAMPLE: ClassVar[str] = "corpus=http://..."
     KEY_VARIABLE: ClassVar[str] = "PRORL_MCP_KEY_"
 
     tools: tuple[str, ...] = ()

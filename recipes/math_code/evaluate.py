@@ -20,12 +20,12 @@ from recipes.common.training import launch
 from recipes.math_code import published, tasks
 from recipes.math_code.rows import Problem
 
-ANSWERS = ("rewards/math.py", "rewards/latex.py", "agents/scoring.py")
+ANSWERS = ("rewards/math.py", "rewards/latex.py", "agents/answers.py")
 GRADERS = {
     "math": (*ANSWERS, "agents/math.py"),
     "code": ("rewards/code/*.py", "agents/code/*.py"),
     "reasoning_gym": (
-        *("rewards/math.py", "rewards/reasoning.py", "agents/scoring.py"),
+        *("rewards/math.py", "rewards/reasoning.py", "agents/answers.py"),
         "agents/reasoning_gym.py",
     ),
     "stem": (*ANSWERS, "rewards/stem.py", "rewards/judge/judge.py", "agents/stem.py"),

@@ -18,11 +18,13 @@ MATH = Task(
 )
 
 
-def test_the_program_gets_the_graders_brief() -> None:
-    handler = AgentRegistry().make(with_harness(MATH, "pi"))
+@pytest.mark.parametrize(("agent", "box"), [("math", "\\boxed{}"), ("stem", "\\boxed{3.2")])
+def test_the_program_gets_the_graders_brief(agent: str, box: str) -> None:
+    task = MATH.model_copy(update={"agent": agent})
+    handler = AgentRegistry().make(with_harness(task, "pi"))
     [message] = handler.prompt().messages
     assert message.role == "user"
-    assert "\\boxed{}" in message.content
+    assert box in message.content
     assert message.content.endswith("What is 6 * 7?")
 
 
@@ -38,6 +40,10 @@ def test_the_program_gets_the_graders_brief() -> None:
         ({"harness": "pi", "agent": "harness"}, "cannot run as 'harness'"),
         ({"harness": "pi", "agent": "nobody"}, "cannot run as 'nobody'"),
         ({"harness": "pi", "data": {}}, "answer"),
+        (
+            {"harness": "pi", "agent": "stem", "data": {"answer": "42", "mcp": ["web"]}},
+            "data.data.mcp: a harness is not told of MCP servers",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused(data: dict[str, Any], problem: str) -> None:

@@ -1,18 +1,39 @@
+"""Agents by name: those of packages and operators, and those that authors name by their file."""
+
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from prorl_service.agents.registry import ENTRY_POINT_GROUP, AgentRegistry
+from prorl_service.agents.registry import ENTRY_POINT_GROUP, AgentRegistry, registry_with
 from prorl_service.errors import InvalidRequest
 from tests.installed import install
 
-PACKAGE = """
+AGENT = """
 from prorl_service.agents.math import MathAgent
 
-class Poet(MathAgent):
-    name = "poet"
+class {0}(MathAgent):
+    name = "{1}"
 """
+PACKAGE = AGENT.format("Poet", "poet")
+NAMES = [
+    *("code", "harbor", "harness", "math", "nemo_gym", "openenv", "poet", "reasoning_gym"),
+    *("stem", "swe"),
+]
+FORM = "write it as 'package.module:Class'"
+
+
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+
+
+def write(file: Path, class_name: str, name: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(AGENT.format(class_name, name))
+    return file
 
 
 def test_an_installed_package_offers_its_agent(
@@ -21,18 +42,7 @@ def test_an_installed_package_offers_its_agent(
     offers = f"[{ENTRY_POINT_GROUP}]\nany = poetry_agents:Poet\n"
     install(monkeypatch, tmp_path, module="poetry_agents", source=PACKAGE, offers=offers)
     registry = AgentRegistry()
-    assert registry.names == [
-        "code",
-        "harbor",
-        "harness",
-        "math",
-        "nemo_gym",
-        "openenv",
-        "poet",
-        "reasoning_gym",
-        "stem",
-        "swe",
-    ]
+    assert registry.names == NAMES
     assert registry["poet"].__name__ == "Poet"
 
 
@@ -42,24 +52,25 @@ def test_an_operator_adds_an_agent_by_import_path(
 ) -> None:
     (tmp_path / "local_agents.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path)
-    assert AgentRegistry(["local_agents:Poet"]).names == [
-        "code",
-        "harbor",
-        "harness",
-        "math",
-        "nemo_gym",
-        "openenv",
-        "poet",
-        "reasoning_gym",
-        "stem",
-        "swe",
-    ]
+    assert AgentRegistry(["local_agents:Poet"]).names == NAMES
 
 
-@pytest.mark.parametrize("path", ["no_such_module:Agent", "json:NoSuch", "json:dumps", "a b"])
-def test_the_error_names_a_path_that_leads_to_no_agent(path: str) -> None:
-    with pytest.raises(InvalidRequest, match=path):
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("no_such_module:Agent", FORM),
+        ("json:NoSuch", "it has no subclass of AgentHandler"),
+        ("json:dumps", ""),
+        ("a b", FORM),
+        ("guess_game", FORM),
+        ("guess_game.py", "write it as 'guess_game.py:Class'"),
+        ("/games/guess.py", "write it as '/games/guess.py:Class'"),
+    ],
+)
+def test_the_error_names_a_path_that_leads_to_no_agent(path: str, hint: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(path)) as refused:
         AgentRegistry([path])
+    assert refused.value.hint == hint
 
 
 BAD_MODULES = {
@@ -95,49 +106,105 @@ def test_a_broken_agent_is_reported_in_one_line(
     assert "\n" not in refused.value.message
 
 
-def test_a_misspelt_class_is_refused_with_the_list_of_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("of", ["agents_of_here:Poet", "agents_of_here.py:Poet"])
+def test_agents_of_the_current_directory_are_found(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "offering_agents.py").write_text(PACKAGE)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InvalidRequest) as refused:
-        AgentRegistry(["offering_agents:Port"])
-    assert refused.value.hint == "it has MathAgent, Poet"
+    name = f"by_{'file' if '.py' in of else 'module'}_{of}"
+    (tmp_path / f"{name.partition(':')[0].removesuffix('.py')}.py").write_text(PACKAGE)
+    monkeypatch.chdir(tmp_path)
+    assert "poet" in AgentRegistry([name]).names
+
+
+# --- as their authors name them -----------------------------------------------------------------
+
+
+def test_a_built_in_agent_is_named() -> None:
+    registry, name = registry_with("math")
+    assert registry[name].__name__ == "MathAgent"
+
+
+def test_a_file_may_lie_anywhere(tmp_path: Path) -> None:
+    file = write(tmp_path / "elsewhere" / "file_of_bards.py", "Bard", "bard")
+    registry, name = registry_with(f"{file}:Bard")
+    assert (name, registry[name].__module__) == ("bard", "file_of_bards")
+
+
+def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
+    write(tmp_path / "bard_base.py", "Base", "base")
+    file = tmp_path / "bard_derived.py"
+    file.write_text("from bard_base import Base\nclass Derived(Base):\n    name = 'derived'\n")
+    assert registry_with(f"{file}:Derived")[1] == "derived"
+
+
+def test_a_file_of_a_package_may_import_relatively(tmp_path: Path) -> None:
+    package = tmp_path / "bards_package" / "inner"
+    write(package / "base.py", "Base", "inner_base")
+    for directory in (package, package.parent):
+        (directory / "__init__.py").touch()
+    file = package / "derived.py"
+    file.write_text("from .base import Base\nclass Derived(Base):\n    name = 'inner_derived'\n")
+    registry, name = registry_with(f"{file}:Derived")
+    assert registry[name].__module__ == "bards_package.inner.derived"
+
+
+@pytest.mark.processes
+def test_functions_of_a_file_can_be_sent_to_scoring_processes(tmp_path: Path) -> None:
+    file = write(tmp_path / "pickled_bards.py", "Bard", "pickled")
+    program = (
+        "import multiprocessing, sys\n"
+        "from prorl_service.agents.registry import registry_with\n"
+        "if __name__ == '__main__':\n"
+        "    registry, name = registry_with(sys.argv[1])\n"
+        "    pool = multiprocessing.get_context('spawn').Pool(1)\n"
+        "    print(pool.apply(type, (registry[name],)))\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py"), f"{file}:Bard"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "ABCMeta" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("path", "hint"),
+    ("source", "complaint", "hint"),
     [
-        ("guess_game.py", "write it as 'guess_game.py:Class'"),
-        ("/games/guess.py", "write it as '/games/guess.py:Class'"),
-        ("guess_game", "write it as 'package.module:Class'"),
-        ("no_such_module:Agent", "write it as 'package.module:Class'"),
+        (
+            "nobody",
+            "no agent 'nobody'",
+            "there are code, harbor, harness, math, nemo_gym, openenv,",
+        ),
+        ("bards.py", "names no class", "write it as 'bards.py:Class'"),
+        ("nowhere.py:Bard", "there is no file", ""),
+        ("json:dumps", "is not a subclass of AgentHandler", ""),
+        ("no_such_module:Bard", "no module 'no_such_module'", ""),
     ],
 )
-def test_a_bad_path_is_refused_with_the_form_to_use(path: str, hint: str) -> None:
+def test_what_is_wrong_with_a_name_is_said(source: str, complaint: str, hint: str) -> None:
+    with pytest.raises(InvalidRequest, match=complaint) as refused:
+        registry_with(source)
+    assert refused.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("json.py", "another module is called 'json'"), ("my-bards.py", "is no name of a module")],
+)
+def test_a_file_whose_name_cannot_be_imported_is_refused(
+    name: str, complaint: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path / name, "Bard", "bard")
+    with pytest.raises(InvalidRequest, match=complaint) as refused:
+        registry_with(f"{file}:Bard")
+    assert refused.value.hint.startswith("rename the file")
+
+
+def test_a_misspelt_class_of_a_file_is_answered_with_those_there_are(tmp_path: Path) -> None:
+    file = write(tmp_path / "offering_bards.py", "Bard", "bard")
     with pytest.raises(InvalidRequest) as refused:
-        AgentRegistry([path])
-    assert refused.value.hint == hint
-
-
-@pytest.mark.parametrize("is_absolute", [True, False])
-def test_an_agent_in_a_file_is_found_by_the_path_of_the_file(
-    is_absolute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"agents_by_path_{is_absolute}".lower()
-    (tmp_path / f"{name}.py").write_text(PACKAGE)
-    monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.chdir(tmp_path)
-    directory = f"{tmp_path}/" if is_absolute else ""
-    assert "poet" in AgentRegistry([f"{directory}{name}.py:Poet"]).names
-    with pytest.raises(InvalidRequest, match=r"there is no file .*nowhere\.py"):
-        AgentRegistry([f"{directory}nowhere.py:Poet"])
-
-
-def test_modules_in_the_current_directory_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "agents_of_here.py").write_text(PACKAGE)
-    monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.chdir(tmp_path)
-    assert "poet" in AgentRegistry(["agents_of_here:Poet"]).names
+        registry_with(f"{file}:Brad")
+    assert refused.value.hint == "it has MathAgent, Bard"

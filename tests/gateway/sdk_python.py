@@ -34,6 +34,7 @@ class Answer(BaseModel):
 
 Json = dict[str, Any]
 Ask = Callable[..., Coroutine[Any, Any, Any]]
+Task = Callable[[Ask], Coroutine[Any, Any, Outcome]]
 
 
 async def run(method: str, base_url: str) -> Outcome:
@@ -69,28 +70,20 @@ async def _of_openai(client: openai.AsyncOpenAI, method: str) -> Outcome:
         async with responses.stream(**asked) as stream:
             return await stream.get_final_response()
 
-    match method.split():
-        case ["chat.create"]:
-            return await _chat(chat.create)
-        case ["chat.create", "streamed"]:
-            return await _chat(chat_streamed)
-        case ["chat.stream"]:
-            return await _chat(chat_stream)
-        case ["chat.parse"]:
-            return await _chat_parsed(chat.parse)
-        case ["chat.stream", "parsed"]:
-            return await _chat_parsed(chat_stream)
-        case ["responses.create"]:
-            return await _responses(responses.create)
-        case ["responses.create", "streamed"]:
-            return await _responses(responses_streamed)
-        case ["responses.stream"]:
-            return await _responses(responses_stream)
-        case ["responses.parse"]:
-            return await _responses_parsed(responses.parse)
-        case ["responses.stream", "parsed"]:
-            return await _responses_parsed(responses_stream)
-    raise ValueError(method)
+    tasks: dict[str, tuple[Task, Ask]] = {
+        "chat.create": (_chat, chat.create),
+        "chat.create streamed": (_chat, chat_streamed),
+        "chat.stream": (_chat, chat_stream),
+        "chat.parse": (_chat_parsed, chat.parse),
+        "chat.stream parsed": (_chat_parsed, chat_stream),
+        "responses.create": (_responses, responses.create),
+        "responses.create streamed": (_responses, responses_streamed),
+        "responses.stream": (_responses, responses_stream),
+        "responses.parse": (_responses_parsed, responses.parse),
+        "responses.stream parsed": (_responses_parsed, responses_stream),
+    }
+    task, ask = tasks[method]
+    return await task(ask)
 
 
 async def _chat(ask: Ask) -> Outcome:
@@ -153,20 +146,17 @@ async def _of_anthropic(client: anthropic.AsyncAnthropic, method: str) -> Outcom
         async with messages.stream(**asked) as events:
             return await events.get_final_message()
 
-    match method.split():
-        case ["messages.create"]:
-            return await _messages(messages.create)
-        case ["messages.create", "streamed"]:
-            return await _messages(streamed)
-        case ["messages.stream"]:
-            return await _messages(stream)
-        case ["messages.parse"]:
-            return await _messages_parsed(messages.parse)
-        case ["messages.stream", "parsed"]:
-            return await _messages_parsed(stream)
-        case ["tool_runner", *rest]:
-            return await _tool_runner(client, is_streamed=bool(rest))
-    raise ValueError(method)
+    if method.startswith("tool_runner"):
+        return await _tool_runner(client, is_streamed=method.endswith("streamed"))
+    tasks: dict[str, tuple[Task, Ask]] = {
+        "messages.create": (_messages, messages.create),
+        "messages.create streamed": (_messages, streamed),
+        "messages.stream": (_messages, stream),
+        "messages.parse": (_messages_parsed, messages.parse),
+        "messages.stream parsed": (_messages_parsed, stream),
+    }
+    task, ask = tasks[method]
+    return await task(ask)
 
 
 async def _collected(events: Any) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -17,65 +18,7 @@ from tests.server.application import Settings, serving
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-CALL = """
-import http.client, json, os, socket, sys, threading, time
-HOST, PORT = sys.argv[1].removeprefix("http://").split(":")
-
-def call(text):
-    http_ = http.client.HTTPConnection(HOST, int(PORT), timeout=60)
-    body = {"model": "policy", "messages": [{"role": "user", "content": text}]}
-    http_.request("POST", "/v1/chat/completions", json.dumps(body))
-    answer = http_.getresponse()
-    said = answer.read()
-    assert answer.status == 200, said
-"""
-VICTIM = CALL + "for number in range(8):\n    call(str(number))\n    time.sleep(0.4)\n"
-HUGE_BODY = (
-    CALL
-    + """
-call("Begin.")
-for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
-    door = socket.create_connection((HOST, int(PORT)))
-    head = f"POST {path} HTTP/1.1", "Host: x", "Transfer-Encoding: chunked", "", ""
-    door.sendall("\\r\\n".join(head).encode())
-    piece = b"100000\\r\\n" + b" " * (1 << 20) + b"\\r\\n"
-    try:
-        for _ in range(400):
-            door.sendall(piece)
-        door.sendall(b"0\\r\\n\\r\\n")
-    except OSError:
-        pass
-    print(door.recv(4096).decode())
-"""
-)
-HALF_HEADS = (
-    CALL
-    + """
-call("Begin.")
-for _ in range(3):
-    if not os.fork():
-        break
-held = []
-for _ in range(1000):
-    try:
-        door = socket.create_connection((HOST, int(PORT)), timeout=2)
-        door.sendall(b"POST /v1/chat/completions HTTP/1.1\\r\\nHost: ")
-        held.append(door)
-    except OSError:
-        pass
-time.sleep(4)
-"""
-)
-MANY_CALLS = (
-    CALL
-    + """
-threads = [threading.Thread(target=call, args=(str(number),)) for number in range(60)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-"""
-)
+ATTACKS: dict[str, str] = tomllib.loads(Path(__file__).with_name("attacks.toml").read_text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +28,7 @@ class World:
 
     async def beside_a_victim(self, attack: str) -> tuple[Rollout, Rollout]:
         """Returns the attacker's rollout and the victim's, which ran at the same time."""
-        programs = {"attacker": attack, "victim": VICTIM}
+        programs = {"attacker": attack, "victim": "victim"}
         groups = [
             Group(group_id=name, task=_task(program), limits=Limits(max_turns=100))
             for name, program in programs.items()
@@ -97,7 +40,8 @@ class World:
         return attacker, victim
 
 
-def _task(program: str) -> Task:
+def _task(name: str) -> Task:
+    program = ATTACKS["call"] + ATTACKS[name]
     return Task(
         task_id="t",
         agent="harness",
@@ -122,7 +66,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 async def test_a_body_is_refused_while_it_is_read(world: World) -> None:
     before = _peak_mb()
-    attacker, victim = await world.beside_a_victim(HUGE_BODY)
+    attacker, victim = await world.beside_a_victim("huge_body")
     assert _peak_mb() - before < 200
     assert victim.reward == 1.0, victim.error
     output = _output(attacker)
@@ -133,7 +77,7 @@ async def test_a_body_is_refused_while_it_is_read(world: World) -> None:
 async def test_connections_are_limited_before_anything_is_asked(world: World) -> None:
     with few_descriptors(300):
         async with most_descriptors() as most:
-            attacker, victim = await world.beside_a_victim(HALF_HEADS)
+            attacker, victim = await world.beside_a_victim("half_heads")
     assert victim.reward == 1.0, victim.error
     assert attacker.error is None
     assert max(most) - most[0] < 64 + 60
@@ -141,7 +85,7 @@ async def test_connections_are_limited_before_anything_is_asked(world: World) ->
 
 async def test_calls_beyond_those_in_flight_wait(world: World) -> None:
     world.engine.latency_s = 0.5
-    attacker, victim = await world.beside_a_victim(MANY_CALLS)
+    attacker, victim = await world.beside_a_victim("many_calls")
     assert victim.reward == 1.0, victim.error
     assert attacker.trajectory is not None
     assert len(attacker.trajectory.turns) == 60

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,69 +22,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aa"}}
-SHOWN: dict[str, dict[str, Any]] = {
-    "/chat/completions": {
-        "model": "policy",
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": "See:"},
-                    {"type": "image_url", "image_url": {"url": "data:aa"}},
-                ],
-            },
-            {
-                "role": "assistant",
-                "tool_calls": [
-                    {"id": "1", "type": "function", "function": {"name": "b", "arguments": "{}"}}
-                ],
-            },
-            {"role": "tool", "tool_call_id": "1", "content": "done"},
-        ],
-        "tools": [{"type": "function", "function": {"name": "b", "parameters": {}}}],
-        "tool_choice": "required",
-        "response_format": {"type": "json_object"},
-        "stream_options": {"include_usage": True},
-        "stop": ["x"],
-    },
-    "/messages": {
-        "model": "policy",
-        "max_tokens": 9,
-        "system": [{"type": "text", "text": "Be brief."}],
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "See:"}, IMAGE]},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "b"}]},
-            {
-                "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": "1", "content": [IMAGE]}],
-            },
-        ],
-        "tools": [{"name": "b", "input_schema": {}}],
-        "tool_choice": {"type": "any"},
-        "output_config": {"format": {"type": "json_schema"}},
-    },
-    "/responses": {
-        "model": "policy",
-        "instructions": "Be brief.",
-        "input": [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "input_text", "text": "See:"},
-                    {"type": "input_image", "image_url": "data:aa"},
-                ],
-            },
-            {"type": "reasoning", "id": "r", "summary": []},
-            {"type": "function_call", "call_id": "1", "name": "b", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "1", "output": "done"},
-        ],
-        "tools": [{"type": "function", "name": "b", "parameters": {}}],
-        "tool_choice": "required",
-        "text": {"format": {"type": "json_schema"}},
-    },
-}
+SHOWN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("requests.json").read_text())
 
 
 @pytest.mark.parametrize("ending", sorted(SHOWN))

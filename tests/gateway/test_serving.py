@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from starlette.responses import PlainTextResponse
 
-from prorl_service.gateway.connections import ProgramConnections
 from prorl_service.gateway.limits import LIMITS, DoorLimits
-from prorl_service.gateway.serving import served
+from prorl_service.gateway.serving import ProgramConnections, served
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = b"GET / HTTP/1.1\r\nHost: "

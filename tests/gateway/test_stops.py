@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_service.gateway.sse import data
+from prorl_service.gateway.dialects.fields import data
 from prorl_service.tokens.chat import ChatFormat
 from tests.gateway.rollouts import Rollout, rollout, thinking, tool_call
 from tests.gateway.test_gateway import asked, post, results, user

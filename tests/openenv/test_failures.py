@@ -160,6 +160,14 @@ def _message(kind: str, data: object) -> str:
     return json.dumps({"type": kind, "data": data})
 
 
+async def _pretended(*answers: str) -> Rollout:
+    """Plays one rollout, which takes a step."""
+    async with Pretender(*answers).served() as url:
+        replies: list[Reply] = [call("step", text="hi"), "Done."]
+        [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
+    return rollout
+
+
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
@@ -171,10 +179,7 @@ def _message(kind: str, data: object) -> str:
     ],
 )
 async def test_an_answer_against_the_protocol_is_no_reward(answer: str, problem: str) -> None:
-    pretender = Pretender(_message("observation", START), answer)
-    async with pretender.served() as url:
-        replies: list[Reply] = [call("step", text="hi"), "Done."]
-        [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
+    rollout = await _pretended(_message("observation", START), answer)
     assert rollout.reward is None
     assert rollout.error is not None
     assert not rollout.error.retryable
@@ -183,10 +188,7 @@ async def test_an_answer_against_the_protocol_is_no_reward(answer: str, problem:
 
 async def test_a_reward_that_is_not_finite_is_no_reward() -> None:
     step = START | {"reward": float("nan")}
-    pretender = Pretender(_message("observation", START), _message("observation", step))
-    async with pretender.served() as url:
-        replies: list[Reply] = [call("step", text="hi"), "Done."]
-        [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
+    rollout = await _pretended(_message("observation", START), _message("observation", step))
     assert rollout.reward is None
     assert rollout.error is not None
     assert rollout.error.blame is Blame.EVALUATOR
@@ -195,27 +197,20 @@ async def test_a_reward_that_is_not_finite_is_no_reward() -> None:
 async def test_an_answer_that_is_too_large_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_ANSWER_BYTES", 2**16)
     flood = START | {"observation": "x" * 2**17}
-    pretender = Pretender(_message("observation", START), _message("observation", flood))
-    async with pretender.served() as url:
-        replies: list[Reply] = [call("step", text="hi"), "Done."]
-        [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
+    rollout = await _pretended(_message("observation", START), _message("observation", flood))
     _is_unscored(rollout, "message too big")
 
 
 @pytest.mark.parametrize("code", ["SESSION_ERROR", "FACTORY_ERROR", "UNKNOWN_TYPE"])
 async def test_a_session_that_breaks_is_no_reward(code: str) -> None:
     refusal = _message("error", {"code": code, "message": "out of order"})
-    pretender = Pretender(_message("observation", START), refusal)
-    async with pretender.served() as url:
-        replies: list[Reply] = [call("step", text="hi"), "Done."]
-        [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
+    rollout = await _pretended(_message("observation", START), refusal)
     _is_unscored(rollout, f"answered {code}: out of order")
 
 
 async def test_an_observation_that_fills_the_context_is_the_tasks_fault() -> None:
     start = START | {"observation": "x" * CONTEXT_TOKENS}
-    async with Pretender(_message("observation", start)).served() as url:
-        [rollout] = await played(settings(f"it={url}"), group(server="it"), [["Hi."]])
+    rollout = await _pretended(_message("observation", start))
     assert rollout.error is not None
     assert (rollout.error.kind, rollout.error.blame) == ("TaskError", Blame.TASK)
     assert "with the first observation" in rollout.error.message
@@ -224,8 +219,7 @@ async def test_an_observation_that_fills_the_context_is_the_tasks_fault() -> Non
 async def test_a_refused_reset_is_the_tasks_fault() -> None:
     errors = [{"loc": ["seed"], "msg": "Input should be a valid integer"}]
     refusal = {"code": "VALIDATION_ERROR", "message": "Invalid message", "errors": errors}
-    async with Pretender(_message("error", refusal)).served() as url:
-        [rollout] = await played(settings(f"it={url}"), group(server="it"), [["Hi."]])
+    rollout = await _pretended(_message("error", refusal))
     assert rollout.error is not None
     assert (rollout.error.kind, rollout.error.retryable) == ("TaskError", False)
     assert "refuses the reset: seed: Input should be a valid integer" in rollout.error.message

@@ -1,6 +1,8 @@
 """Comparison of outputs and values, and reports of cases; no program runs here."""
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from prorl_service.rewards.code.grade import (
     same_value,
 )
 
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
 TEXT = st.text(alphabet="a1. -\t\r\nñ", max_size=40)
 WORD = st.text(alphabet="ab1.-", min_size=1, max_size=6)
 LINES = st.lists(st.lists(WORD, min_size=1, max_size=4), min_size=1, max_size=4)
@@ -49,19 +52,7 @@ def test_outputs_differ_if_their_words_differ(
 
 @pytest.mark.parametrize(
     ("found", "expected", "same"),
-    [
-        ("1 2\n3", "1 2 3", False),
-        ("1  2", "1 2", False),
-        (" 1", "1", False),
-        ("\n1", "1", False),
-        ("1\n\n2", "1\n2", False),
-        ("1.0", "1", False),
-        ("YES", "Yes", False),
-        ("2 1", "1 2", False),
-        ("", "", True),
-        ("\n\n", "", True),
-        ("", "0", False),
-    ],
+    TABLES["outputs"],
 )
 def test_all_other_differences_count(found: str, expected: str, same: bool) -> None:
     assert same_output(found, expected) is same
@@ -70,27 +61,8 @@ def test_all_other_differences_count(found: str, expected: str, same: bool) -> N
 @pytest.mark.parametrize(
     ("found", "expected", "same"),
     [
-        ("0.333333", "0.3333333333", True),
-        ("0.3333", "0.3333333333", False),
-        ("1000000.9", "1000000", True),
-        ("1000002", "1000000", False),
-        ("x 1.0", "x 1", True),
-        ("1.0 2", "1.0", False),
-        ("nan", "nan", True),
-        ("nan", "1", False),
-        ("inf", "1e999999999", False),
-        ("1e999999999999999999", "1", False),
-        ("1e-999999999", "0", True),
+        *TABLES["numbers"],
         ("1" * 5000, "1" * 4999 + "2", True),
-        ("one", "1", False),
-        ("1000", "1_000", False),
-        ("1_000", "1000", False),
-        ("\u0661\u0662", "12", False),
-        ("\uff11", "1", False),
-        ("0x10", "16", False),
-        (".5", "0.5", True),
-        ("+5.", "5", True),
-        ("-5E-1", "-0.5", True),
     ],
 )
 def test_numbers_may_differ_by_a_tolerance(found: str, expected: str, same: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from prorl_service.agents.scoring import NEVER_HOSTILE
+from prorl_service.agents.answers import NEVER_HOSTILE
 from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.math import boxed, is_expression, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool

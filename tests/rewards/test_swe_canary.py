@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Collection
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,44 +12,7 @@ from hypothesis import strategies as st
 
 from prorl_service.rewards.swe.canary import BESIDE, Candidates, Version, versions
 
-SOURCE = '''\
-import unittest
-
-import pytest
-
-from package import Thing, half
-
-
-@pytest.mark.parametrize("x", [1, 2])
-def test_plain(x):
-    """Text."""
-    assert half(
-        x
-    ) == x / 2
-    assert half("ä") == "twö" "words"  # mutable
-    assert [half(4), -half(2)] == [2, -1]
-
-
-class TestMethods(unittest.TestCase):
-    def test_method(self):
-        thing = Thing(1).named("x")
-        self.assertEqual(thing.size, 3)
-        with self.assertRaises(ValueError):
-            thing.named(None)
-
-    async def test_async(self):
-    \twith pytest.raises(KeyError) as error:
-    \t\tThing(2)
-    \tassert error.value
-
-
-def test_leaves(x=1):
-    if x:
-        return
-    assert half(1)
-
-
-def test_one_line(): pass'''
+SOURCE = Path(__file__).with_name("canary_source.txt").read_text()
 IDS = [
     *("t.py::test_plain", "t.py::TestMethods::test_method", "t.py::TestMethods::test_async"),
     *("t.py::test_leaves", "t.py::test_one_line"),

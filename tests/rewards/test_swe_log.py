@@ -153,37 +153,11 @@ def test_any_statuses_and_records_are_graded(statuses: dict[str, str], watched: 
 
 # --- the reader ---------------------------------------------------------------------------------
 
-DJANGO_LOG = """\
-Cannot allocate memory
-test_a (m.C) ... ok
-test_b (m.C)
-What b does. ... ok
-test_c (m.C) ... skipped 'why'
-test_d (m.C) ... expected failure
-test_e (m.C) ... ok
-FAIL
-test_f (m.C)
-What f does. ... ok
-ERROR
-test_g (m.C) ... 
-  test_g (m.C) (i=1) ... FAIL
-
-======================================================================
-FAIL: test_e (m.C)
-----------------------------------------------------------------------
-ERROR: test_f (m.C)
-What f does.
-----------------------------------------------------------------------
-FAIL: test_g (m.C) (i=1)
-----------------------------------------------------------------------
-Ran 7 tests in 0.001s
-
-FAILED (failures=2, errors=1, skipped=1, expected failures=1)
-"""
+HERE = Path(__file__).parent
 
 
 def test_a_django_log_is_read() -> None:
-    statuses = read_log(DJANGO_LOG, DJANGO)
+    statuses = read_log((HERE / "django_log.txt").read_text(), DJANGO)
     wanted = ["test_a (m.C)", "What b does.", "test_e (m.C)", "What f does.", "test_g (m.C)"]
     assert [statuses[test] for test in wanted] == ["passed", "passed", "failed", "failed", "failed"]
     assert statuses["test_c (m.C)"] == "skipped"
@@ -265,35 +239,9 @@ def test_loading_parsers_loads_nothing_else() -> None:
 
 # --- the watch ----------------------------------------------------------------------------------
 
-TESTS = """\
-import unittest
-
-class C(unittest.TestCase):
-    def test_ok(self):
-        "What it does."
-    def test_fails(self):
-        assert 0
-    def test_raises(self):
-        self.addCleanup(lambda: 1 / 0)
-    def test_skips(self):
-        self.skipTest("why")
-    @unittest.expectedFailure
-    def test_fails_as_expected(self):
-        assert 0
-    def test_parts(self):
-        for i in range(2):
-            with self.subTest(i=i):
-                assert i
-    def test_runner(self):
-        class Inner(unittest.TestCase):
-            def test_inner(self):
-                assert 0
-        Inner("test_inner").run(unittest.TestResult())
-"""
-
 
 def unittest_run(directory: Path, **environment: str) -> str:
-    (directory / "test_it.py").write_text(TESTS)
+    shutil.copy(HERE / "watched_tests.txt", directory / "test_it.py")
     done = subprocess.run(
         [sys.executable, "-m", "unittest", "-v", "test_it"],
         cwd=directory,

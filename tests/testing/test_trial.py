@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from prorl_service.agents.attempt import Attempt
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import BackendUnavailable
+from prorl_service.gateway.attempt import Attempt
 from prorl_service.rollouts.observers import Observer
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import BackendSpec, Group, Task

@@ -15,7 +15,6 @@ from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.tools.mcp.tool import tool_of
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
 from prorl_service.tools.spec import McpSpec
-from prorl_service.utils.tasks import TaskOwner
 from tests.tools.mcp_processes import COMMAND, Transport, misbehaving
 
 pytestmark = pytest.mark.processes
@@ -48,7 +47,7 @@ async def test_tools_are_offered_as_the_server_describes_them(
 
 def test_a_schema_may_allow_anything() -> None:
     schema = {"type": "object", "properties": {"anything": True, "text": {"title": "Text"}}}
-    server = servers.McpServer(McpSpec("mis", "true"), TaskOwner())
+    server = servers.McpServer(McpSpec("mis", "true"))
     tool = tool_of(server, mcp_types.Tool(name="any", input_schema=schema))
     parameters = function_schema(tool)["function"]["parameters"]
     assert parameters["properties"] == {"anything": True, "text": {}}

@@ -277,5 +277,5 @@ def test_bad_options_are_refused(texts: list[str], problem: str) -> None:
 
 def test_tasks_choose_among_the_names() -> None:
     with pytest.raises(InvalidRequest, match="no NeMo Gym server 'web'") as unknown:
-        NemoGymServers([NemoGymSpec("gym", "http://one")]).check("web")
+        NemoGymServers([NemoGymSpec("gym", "http://one")])["web"]
     assert "this service has: gym" in unknown.value.hint

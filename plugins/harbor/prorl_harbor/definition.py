@@ -4,12 +4,10 @@ Reads files of the task only.
 """
 
 import os
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from harbor.environments.definition import DOCKERFILE_NAME
+from harbor.models.task.config import TaskConfig
 
 from prorl_service.errors import TaskError
 from prorl_service.sandbox.base import SandboxLimits
@@ -77,32 +75,18 @@ def check_image(docker_image: str | None) -> None:
 
 def check_users(directory: Path) -> None:
     """Raises `ValueError` if the task, whose environment is in `directory`, names other users."""
-    for key, user in _users(_task(directory)):
-        if not is_root(user):
-            raise ValueError(f"{key} = {user!r}: in prorl sandboxes there is only root; {AS_ROOT}")
-
-
-def _task(directory: Path) -> dict[str, Any]:
-    """Returns an empty one if it is missing or broken: Harbor has read it before, or never will."""
     try:
-        return tomllib.loads((directory.parent / "task.toml").read_text())
-    except (OSError, ValueError):
-        return {}
-
-
-def _users(task: dict[str, Any]) -> Iterator[tuple[str, User]]:
-    """Yields keys of task.toml, and the users there."""
-    for role in ("agent", "verifier"):
-        yield f"{role}.user", _table(task, role).get("user")
-    steps = task.get("steps")
-    for number, step in enumerate(steps if isinstance(steps, list) else []):
+        task = TaskConfig.model_validate_toml((directory.parent / "task.toml").read_text())
+    except (OSError, ValueError):  # Harbor has read it before, or never will
+        return
+    steps = [(f"steps[{number}].", step) for number, step in enumerate(task.steps or ())]
+    for at, owner in [("", task), *steps]:
         for role in ("agent", "verifier"):
-            yield f"steps[{number}].{role}.user", _table(step, role).get("user")
-
-
-def _table(parent: object, name: str) -> dict[str, Any]:
-    found = parent.get(name) if isinstance(parent, dict) else None
-    return found if isinstance(found, dict) else {}
+            user: User = getattr(owner, role).user
+            if not is_root(user):
+                raise ValueError(
+                    f"{at}{role}.user = {user!r}: in prorl sandboxes there is only root; {AS_ROOT}"
+                )
 
 
 def dockerfile_user(directory: Path) -> User:

@@ -51,7 +51,10 @@ class HarnessAgent(AgentHandler):
                 f"data.agent: a harness cannot run as {self.data.agent!r}",
                 hint=f"name one of {', '.join(sorted(usable))}",
             )
-        return found(self.task.model_copy(update={"agent": found.name, "data": self.data.data}))
+        grader = found(self.task.model_copy(update={"agent": found.name, "data": self.data.data}))
+        if grader.uses.mcp:
+            raise InvalidRequest("data.data.mcp: a harness is not told of MCP servers")
+        return grader
 
     def check_host(self) -> None:
         self._turns.program.find()

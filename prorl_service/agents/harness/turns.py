@@ -7,14 +7,13 @@ ends with the sandbox. What it left out, was refused, or printed becomes figures
 import asyncio
 import contextlib
 import hashlib
-import math
 import shlex
 import signal
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.base import RolloutContext, put_files
 from prorl_service.agents.harness.data import HarnessData
 from prorl_service.errors import AgentError, TaskError
 from prorl_service.gateway.app import application
@@ -36,6 +35,8 @@ KEY = "policy"
 """API key that programs are given; the gateway of a sandbox asks for none."""
 MODEL = "policy"
 DEFAULT_REPLY_TOKENS = 8192
+NO_LIMIT_S = 7 * 24 * 3600.0
+"""The program's time-out: RUN's budget ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,9 @@ class Program:
         `TaskError`."""
         home = f"/tmp/home-{_digest(rollout.rollout_id)}"
         start = self._preset.filled(self._values(rollout, sandbox, url, brief, home))
-        for path, text in start.files.items():
-            try:
-                await sandbox.upload(path, text.encode())
-            except OSError as error:
-                raise TaskError(f"cannot put {path!r} into the sandbox: {error}") from error
+        await put_files(sandbox, start.files)
         result = await sandbox.call_tool(
-            "bash", {"command": _script(start, home)}, timeout_s=_no_limit()
+            "bash", {"command": _script(start, home)}, timeout_s=NO_LIMIT_S
         )
         return _ended(result)
 
@@ -221,11 +218,6 @@ def _digest(rollout_id: str) -> str:
     """Returns the same at each start: programs write their HOME into prompts, which a replay
     compares."""
     return hashlib.sha256(rollout_id.encode()).hexdigest()[:12]
-
-
-def _no_limit() -> float:
-    """Returns the program's time-out: RUN's budget ends it."""
-    return float(math.ceil(7 * 24 * 3600))
 
 
 def _ended(result: ToolResult) -> ProgramExit:

@@ -16,8 +16,7 @@ from prorl_service.gateway.calls import (
     Said,
 )
 from prorl_service.gateway.dialects import fields
-from prorl_service.gateway.dialects.fields import Body
-from prorl_service.gateway.sse import comment, data
+from prorl_service.gateway.dialects.fields import Body, data
 from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolSchema
 
@@ -103,7 +102,7 @@ def reply(answer: CallReply) -> dict[str, Any]:
 
 
 def waiting(pending: CallReply, sent: int) -> bytes:
-    return comment("keep-alive")
+    return b": keep-alive\n\n"
 
 
 def events(answer: CallReply, body: Body, sent: int = 0) -> Iterator[bytes]:

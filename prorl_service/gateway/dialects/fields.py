@@ -1,8 +1,12 @@
-"""Fields of requests, checked: what clients send is read leniently where that changes nothing."""
+"""Fields of requests, checked: what clients send is read leniently where that changes nothing. And
+events of streams (the HTML standard, section 9.2).
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from prorl_service.gateway.calls import Refused
 from prorl_service.schemas import Message
@@ -164,3 +168,9 @@ def schema(name: str, description: Any, parameters: Any) -> dict[str, Any]:
         function["description"] = description
     function["parameters"] = parameters if isinstance(parameters, dict) else {"type": "object"}
     return {"type": "function", "function": function}
+
+
+def data(value: Mapping[str, Any], event: str | None = None) -> bytes:
+    """Returns an event whose data is JSON, which has no line breaks of its own."""
+    name = f"event: {event}\n".encode() if event else b""
+    return b"".join((name, b"data: ", orjson.dumps(value), b"\n\n"))

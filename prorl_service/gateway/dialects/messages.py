@@ -9,8 +9,7 @@ from typing import Any
 
 from prorl_service.gateway.calls import CallReply, CallRequest, NoThreads, Refused, Said
 from prorl_service.gateway.dialects import fields
-from prorl_service.gateway.dialects.fields import Body
-from prorl_service.gateway.sse import data
+from prorl_service.gateway.dialects.fields import Body, data
 from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolSchema
 

@@ -18,8 +18,7 @@ from prorl_service.gateway.calls import (
     Said,
 )
 from prorl_service.gateway.dialects import fields
-from prorl_service.gateway.dialects.fields import Body
-from prorl_service.gateway.sse import data
+from prorl_service.gateway.dialects.fields import Body, data
 from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolSchema
 

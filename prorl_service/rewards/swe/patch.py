@@ -4,25 +4,15 @@ Pure: works on git's list of changes, not on the text of a patch, which can lie.
 """
 
 import re
+import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-SETTINGS = frozenset(
-    {
-        *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
-        *("pyproject.toml", ".coveragerc", ".gitattributes", ".gitmodules"),
-    }
-)
-TEST_DIRECTORIES = frozenset({"test", "tests", "testing", "__pycache__", ".git"})
-START_UP = frozenset({"conftest", "sitecustomize", "usercustomize"})
-TEST_TOOLS = frozenset(
-    {"pytest", "_pytest", "pluggy", "iniconfig", "pytest_timeout", "unittest", "runtests"}
-)
-COMPILED = frozenset({".pth", ".pyc", ".pyo", ".so", ".pyd"})
-METADATA = (".egg-info", ".dist-info")
-"""Metadata of installed packages: directories that can name plugins of pytest."""
-TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
+_TABLE = tomllib.loads(Path(__file__).with_name("protected.toml").read_text())
+SETTINGS, TEST_DIRECTORIES = frozenset(_TABLE["settings"]), frozenset(_TABLE["directories"])
+TEST_MODULES = frozenset((*_TABLE["start_up"], *_TABLE["tools"]))
+TEST_FILE, SIGNALS = re.compile(_TABLE["test_file"]), re.compile(_TABLE["signals"])
 ORDINARY_MODES = frozenset({"000000", "100644", "100755"})
 """Modes of plain files; symbolic links and submodules are not. Zeros for an absent file."""
 
@@ -33,11 +23,6 @@ MAX_PATCH_HUNKS = 10_000
 MAX_UNFOLDED_BYTES = 512 << 20
 """Maximum size of binary files that a patch may declare: a few bytes can unfold to gigabytes in
 memory."""
-
-SIGNALS = re.compile(
-    r"_?pytest|unittest|PYTEST|sys\.modules|\bgc\.|_getframe|currentframe|os\._exit|\batexit\b"
-    r"|/proc/|settrace|setprofile|builtins|meta_path|\bos\.(fork|kill)|getppid"
-)
 
 
 def excess(patch: bytes) -> str:
@@ -105,11 +90,11 @@ def _decides_about_tests(path: PurePosixPath) -> bool:
     stems = {part.partition(".")[0].lower() for part in path.parts}
     return (
         path.name.lower() in SETTINGS
-        or path.suffix.lower() in COMPILED
+        or path.suffix.lower() in _TABLE["compiled"]
         or TEST_FILE.fullmatch(path.name.lower()) is not None
         or not TEST_DIRECTORIES.isdisjoint(part.lower() for part in path.parts)
-        or any(part.lower().endswith(METADATA) for part in path.parts)
-        or not (START_UP | TEST_TOOLS).isdisjoint(stems)
+        or any(part.lower().endswith(tuple(_TABLE["metadata"])) for part in path.parts)
+        or not TEST_MODULES.isdisjoint(stems)
     )
 
 

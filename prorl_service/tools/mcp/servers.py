@@ -11,11 +11,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
+from prorl_service.errors import ProRLError, ToolServerError
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.tools.mcp.stdio import stdio_transport
 from prorl_service.tools.mcp.tool import (
@@ -26,7 +26,7 @@ from prorl_service.tools.mcp.tool import (
     to_result,
     tool_of,
 )
-from prorl_service.tools.remote import RemoteTool, clipped
+from prorl_service.tools.remote import NamedServers, RemoteTool, clipped
 from prorl_service.tools.spec import McpSpec
 from prorl_service.utils.tasks import TaskOwner
 
@@ -48,57 +48,36 @@ STEADY_S = 60.0
 """Age at which a connection is steady: its loss is not blamed on the cause of an earlier one."""
 
 
-class McpServers:
-    """All MCP servers that the operator named, connected while the context is entered."""
+class McpServers(NamedServers["McpServer"]):
+    """Connected while the context is entered, which fails where one cannot be used: prompts need
+    its tools."""
 
     def __init__(self, specs: Iterable[McpSpec] = ()) -> None:
-        self.background = TaskOwner()
-        self._servers = {spec.name: McpServer(spec, self.background) for spec in specs}
+        super().__init__(McpSpec, {spec.name: McpServer(spec) for spec in specs})
 
-    async def __aenter__(self) -> Self:
-        """Raises `ProRLError` for a server that cannot be used, because prompts need its tools."""
-        if self._servers:
-            be_quiet()
-        try:
-            for server in self._servers.values():
-                await server.connect()
-        except BaseException:
-            await self.background.close()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.background.close()
-
-    def tools(self, names: Iterable[str]) -> list["RemoteTool"]:
+    def tools(self, names: Iterable[str]) -> list[RemoteTool]:
         """Returns the servers' tools, in order. Raises `InvalidRequest` for an unknown name."""
-        try:
-            return [tool for name in names for tool in self._servers[name].tools]
-        except KeyError as unknown:
-            known = ", ".join(sorted(self._servers)) or "none"
-            raise InvalidRequest(
-                f"no MCP server {unknown.args[0]!r}",
-                hint=f"this service has: {known}; `prorl serve --mcp` adds servers",
-            ) from None
+        return [tool for name in names for tool in self[name].tools]
 
 
 class McpServer:
     """The connection to one server."""
 
-    def __init__(self, spec: McpSpec, background: TaskOwner) -> None:
+    def __init__(self, spec: McpSpec) -> None:
         self.tools: Sequence[RemoteTool] = ()
         """Tools of the first connection, kept so that all prompts are alike."""
         self._spec = spec
-        self._background = background
         self._client: mcp.Client | None = None
         self._connected = asyncio.Event()
         self._lost = asyncio.Event()
         self._check: asyncio.Task[None] | None = None
 
-    async def connect(self) -> None:
+    async def start(self, background: TaskOwner) -> None:
         """Returns when the server's tools are known. Raises `ProRLError`."""
+        be_quiet()
+        self._background = background
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._background.start(self._stay_connected(first), name=str(self._spec))
+        background.start(self._stay_connected(first), name=str(self._spec))
         await first
         log.info("%s offers %s", self._spec, ", ".join(tool.name for tool in self.tools))
 

@@ -4,7 +4,9 @@ Pure. A failure is never a reward: each is an error that says whose fault it is,
 again. docs/environments.md has the table.
 """
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from prorl_service.errors import AgentError, EvaluatorError, ProRLError, TaskError, ToolServerError
@@ -25,27 +27,7 @@ class SessionLost(ToolServerAway):
     """The server was down during the rollout, so that the session's state may be gone."""
 
 
-_RETRIED = frozenset(
-    {
-        "transport_unreachable",
-        "transport_peer_drop",
-        "transport_timeout",
-        "transport_local_resource",
-        "provider_unavailable",
-        "provider_oom_killed",
-        "session_lost",
-        "session_expired",
-        "session_release_failed",
-        "cancelled",
-        "kill_shaped",
-        "shutdown",
-        "persistence_failed",
-    }
-)
-"""Failures of the server or of what it uses, which another attempt may not meet."""
-_AGENTS = frozenset(
-    {"agent_run_error", "agent_request_failed", "agent_timeout", "agent_command_not_allowed"}
-)
+_NAMES = tomllib.loads(Path(__file__).with_name("failures.toml").read_text())
 
 
 def described(server: object, stage: FailureStage, kind: str, detail: str) -> str:
@@ -81,8 +63,8 @@ def of_verdict(server: object, answer: Mapping[str, Any]) -> ProRLError | None:
         return None
     reason = str(answer.get("failure_reason") or "")[:MAX_DETAIL_CHARS]
     message = described(server, "verification", kind or "the sample is masked", reason)
-    if kind in _RETRIED:
+    if kind in _NAMES["retried"]:
         return ToolServerError(message)
-    if kind in _AGENTS:
+    if kind in _NAMES["agents"]:
         return AgentError(message)
     return EvaluatorError(message, retryable=kind == "judge_failed")

@@ -10,20 +10,19 @@ import asyncio
 import json
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Self
+from typing import Any
 
 import httpx
 from pydantic import JsonValue
 
-from prorl_service.errors import EvaluatorError, InvalidRequest, ProRLError, ToolServerError
+from prorl_service.errors import EvaluatorError, ProRLError, ToolServerError
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.tools.nemo_gym import failures
 from prorl_service.tools.nemo_gym.failures import FailureStage, SessionLost, ToolServerAway
 from prorl_service.tools.nemo_gym.outages import CONNECT_TIMEOUT_S, Outages
-from prorl_service.tools.remote import RemoteTool, clipped
+from prorl_service.tools.remote import NamedServers, RemoteTool, TooLong, clipped, read_within
 from prorl_service.tools.spec import NemoGymSpec
 from prorl_service.utils.tasks import TaskOwner
 
@@ -46,41 +45,9 @@ class _Answer:
     content: bytes
 
 
-class NemoGymServers:
-    """All servers that the operator named. Use as an async context manager."""
-
+class NemoGymServers(NamedServers["NemoGymServer"]):
     def __init__(self, specs: Iterable[NemoGymSpec] = ()) -> None:
-        self._specs = {spec.name: spec for spec in specs}
-        self._servers: dict[str, NemoGymServer] = {}
-        self._resources = AsyncExitStack()
-        self.background = TaskOwner()
-
-    async def __aenter__(self) -> Self:
-        """Asks no server: one that is down now may be up when its first rollout begins."""
-        if self._specs:
-            http = await self._resources.enter_async_context(_client())
-            self._servers = {one.name: NemoGymServer(one, http) for one in self._specs.values()}
-        for server in self._servers.values():
-            self.background.start(server.outages.watch(), name=f"outages of {server}")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.background.close()
-        await self._resources.aclose()
-
-    def __getitem__(self, name: str) -> "NemoGymServer":
-        """Raises `InvalidRequest` for an unknown name."""
-        self.check(name)
-        return self._servers[name]
-
-    def check(self, name: str) -> None:
-        """Raises `InvalidRequest` for an unknown name."""
-        if name not in self._specs:
-            known = ", ".join(sorted(self._specs)) or "none"
-            raise InvalidRequest(
-                f"no NeMo Gym server {name!r}",
-                hint=f"this service has: {known}; `prorl serve --nemo-gym` adds servers",
-            )
+        super().__init__(NemoGymSpec, {spec.name: NemoGymServer(spec) for spec in specs})
 
 
 def _client() -> httpx.AsyncClient:
@@ -96,10 +63,18 @@ def _client() -> httpx.AsyncClient:
 
 
 class NemoGymServer:
-    def __init__(self, spec: NemoGymSpec, http: httpx.AsyncClient) -> None:
+    def __init__(self, spec: NemoGymSpec) -> None:
         self.outages = Outages(spec.url, str(spec))
         self._spec = spec
-        self._http = http
+
+    async def start(self, background: TaskOwner) -> None:
+        """Does not ask the server: one that is down now may be up when its first rollout begins."""
+        self._http = _client()
+        background.start(self._watch(), name=f"outages of {self}")
+
+    async def _watch(self) -> None:
+        async with self._http:
+            await self.outages.watch()
 
     async def seed(self, row: Json, *, timeout_s: float) -> "NemoGymSession":
         """Begins a session, and waits for a server that is away. Raises `TaskError` for a row that
@@ -124,7 +99,7 @@ class NemoGymServer:
         session = NemoGymSession(self)
         try:
             answer = await session.post("seed_session", row, "seed", max_bytes=MAX_TOOL_BYTES)
-        except _TooLong as error:
+        except TooLong as error:
             detail = failures.described(self, "seed", "agent_request_failed", str(error))
             raise ToolServerError(detail, retryable=False) from None
         if answer.status != httpx.codes.OK:
@@ -134,7 +109,7 @@ class NemoGymServer:
     async def post(
         self, path: str, body: Json, stage: FailureStage, cookies: httpx.Cookies, max_bytes: int
     ) -> _Answer:
-        """Raises `ToolServerAway` and `_TooLong`."""
+        """Raises `ToolServerAway` and `TooLong`."""
         url = f"{self._spec.url.rstrip('/')}/{path}"
         content = json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **self._spec.headers}
@@ -145,7 +120,7 @@ class NemoGymServer:
             self.outages.back()
             try:
                 cookies.extract_cookies(response)
-                return _Answer(response.status_code, await _read(response, max_bytes))
+                return _Answer(response.status_code, await read_within(response, max_bytes))
             finally:
                 await response.aclose()
         except httpx.HTTPError as error:
@@ -160,19 +135,6 @@ class NemoGymServer:
         return str(self._spec)
 
 
-class _TooLong(Exception):
-    """An answer exceeds its limit."""
-
-
-async def _read(response: httpx.Response, max_bytes: int) -> bytes:
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
-        if len(content) > max_bytes:
-            raise _TooLong(f"its answer has more than {max_bytes} bytes")
-    return bytes(content)
-
-
 class NemoGymSession:
     """One rollout's session, begun by `NemoGymServer.seed`."""
 
@@ -182,7 +144,7 @@ class NemoGymSession:
         self._cookies = httpx.Cookies()
 
     async def post(self, path: str, body: Json, stage: FailureStage, *, max_bytes: int) -> _Answer:
-        """Raises `ToolServerAway`, `SessionLost` and `_TooLong`."""
+        """Raises `ToolServerAway`, `SessionLost` and `TooLong`."""
         self._check_kept(stage)
         answer = await self._server.post(path, body, stage, self._cookies, max_bytes)
         self._check_kept(stage)
@@ -203,7 +165,7 @@ class NemoGymSession:
                 answer = await self.post(name, arguments, "agent", max_bytes=MAX_TOOL_BYTES)
         except TimeoutError:
             return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
-        except _TooLong as error:
+        except TooLong as error:
             return ToolResult(f"{name} failed: {error}", is_error=True)
         text = clipped(answer.content.decode(errors="replace"))
         return ToolResult(text, is_error=not httpx.codes.is_success(answer.status))
@@ -219,7 +181,7 @@ class NemoGymSession:
         except TimeoutError:
             detail = f"no verdict within {timeout_s:g} s"
             raise self._no_verdict("transport_timeout", detail, retryable=True) from None
-        except _TooLong as error:
+        except TooLong as error:
             raise self._no_verdict("verifier_error", str(error)) from None
         if answer.status != httpx.codes.OK:
             raise failures.of_status(self._server, "verification", answer.status, answer.content)

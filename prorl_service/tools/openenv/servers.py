@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from pydantic import JsonValue
@@ -25,9 +25,10 @@ from prorl_service.tools.openenv.protocol import (
     Observation,
     Refused,
 )
-from prorl_service.tools.remote import RemoteTool
+from prorl_service.tools.remote import NamedServers, RemoteTool, read_within
 from prorl_service.tools.spec import OpenEnvSpec
 from prorl_service.utils.budget import WorkClock
+from prorl_service.utils.tasks import TaskOwner
 
 if TYPE_CHECKING:
     from prorl_service.tools.openenv.session import Session
@@ -50,32 +51,12 @@ class Wanted:
     """None: the server's own."""
 
 
-class OpenEnvServers:
-    """All OpenEnv servers that the operator named."""
+class OpenEnvServers(NamedServers["OpenEnvServer"]):
+    """Each says what it offers when the context is entered, which fails where one does not."""
 
     def __init__(self, specs: Iterable[OpenEnvSpec] = (), *, wait_s: float = 600.0) -> None:
         """`wait_s`: most seconds that a rollout waits for a server that is full or away."""
-        self._servers = {spec.name: OpenEnvServer(spec, wait_s) for spec in specs}
-
-    async def __aenter__(self) -> Self:
-        """Raises `ProRLError` for a server that cannot be used: prompts need its tools."""
-        for server in self._servers.values():
-            await server.describe()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Sessions are closed by their rollouts."""
-
-    def __getitem__(self, name: str) -> "OpenEnvServer":
-        """Raises `InvalidRequest` for an unknown name."""
-        try:
-            return self._servers[name]
-        except KeyError:
-            known = ", ".join(sorted(self._servers)) or "none"
-            raise InvalidRequest(
-                f"no OpenEnv server {name!r}",
-                hint=f"this service has: {known}; `prorl serve --openenv` adds servers",
-            ) from None
+        super().__init__(OpenEnvSpec, {spec.name: OpenEnvServer(spec, wait_s) for spec in specs})
 
     def tools(self, wanted: Wanted, episode: Episode | None = None) -> list[RemoteTool]:
         """Returns the server's tools, for calls in `episode`. Raises `InvalidRequest`."""
@@ -104,7 +85,7 @@ class OpenEnvServer:
 
     # --- at the start ---------------------------------------------------------------------------
 
-    async def describe(self) -> None:
+    async def start(self, background: TaskOwner) -> None:
         """Asks what the server offers. Raises `ProRLError`."""
         try:
             async with httpx.AsyncClient(
@@ -200,15 +181,10 @@ class OpenEnvServer:
 
 async def _fetch(http: httpx.AsyncClient, method: str, path: str, **arguments: Any) -> Any:
     """Returns JSON. Raises `httpx.HTTPError` and `ValueError`, also for too much of it."""
-    content = bytearray()
     async with http.stream(method, path, **arguments) as response:
         if response.is_error:
             raise ValueError(f"{path} answers HTTP status {response.status_code}")
-        async for chunk in response.aiter_bytes():
-            content += chunk
-            if len(content) > MAX_ANSWER_BYTES:
-                raise ValueError(f"{path} answers more than {MAX_ANSWER_BYTES} bytes")
-    return json.loads(content)
+        return json.loads(await read_within(response, MAX_ANSWER_BYTES))
 
 
 def _offers(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from prorl_service.agents.scoring import NEVER_HOSTILE
+from prorl_service.agents.answers import NEVER_HOSTILE
 from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.math import is_expression, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool

@@ -16,24 +16,7 @@ from tests.agents.harbor.directories import LIMITS, directory, played
 
 pytestmark = pytest.mark.processes
 
-SERVER = r"""
-HELLO='{"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},'
-HELLO+=' "serverInfo": {"name": "notes", "version": "1"}}'
-TOOLS='{"tools": [{"name": "NAME", "description": "Writes the answer.",'
-TOOLS+=' "inputSchema": {"type": "object"}}]}'
-answer() { echo "{\"jsonrpc\": \"2.0\", \"id\": $id, $1}"; }
-while IFS= read -r line; do
-    id=$(sed -n 's/.*"id":\([0-9]*\).*/\1/p' <<< "$line")
-    case $line in
-    *'"initialize"'*) answer "\"result\": $HELLO";;
-    *'"tools/list"'*) answer "\"result\": $TOOLS";;
-    *'"tools/call"'*) echo 42 > answer.txt
-        text="{\"type\": \"text\", \"text\": \"$GREETING from $PWD\"}"
-        answer "\"result\": {\"content\": [$text]}";;
-    *'"id":'*) answer '"error": {"code": -32601, "message": "no such method"}';;
-    esac
-done
-"""
+SERVER = Path(__file__).with_name("notes_server.sh").read_text()
 
 
 def toml(script: str = SERVER, name: str = "write_answer") -> str:

@@ -24,19 +24,7 @@ from tests.gateway.harnesses.scripts import ANSWER, assert_exact, math_task, pla
 
 ROOT = Path(__file__).parents[3]
 AIDER = ROOT / "examples/aider.toml"
-PROGRAM = """
-import json, sys, urllib.request
-body = {"model": "policy", "messages": [{"role": "user", "content": sys.argv[2]}]}
-address = sys.argv[1] + "/v1/chat/completions"
-headers = {"content-type": "application/json"}
-asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
-print(urllib.request.urlopen(asked).read())
-"""
-ASKS_ONCE = f"""
-about = "Asks once."
-dialect = "chat"
-command = ["${{python}}", "-c", '''{PROGRAM}''', "${{url}}", "${{prompt}}"]
-"""
+ASKS_ONCE = Path(__file__).with_name("asks_once.toml").read_text()
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """One attempt at a rollout in this process: what it may use, and all that it has sampled.
 
-Agents see it through `base.RolloutContext`. The pipeline, the gateway and observers use it by its
-methods. Knows neither the work of stages nor where turns are saved.
+Agents see it through `agents.base.RolloutContext`. The pipeline, the gateway and observers use it
+by its methods. Knows neither the work of stages nor where turns are saved.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from prorl_service import metrics
-from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
@@ -112,7 +111,6 @@ class Attempt:
     generator: Generator
     sandboxes: SandboxProvider
     scoring: ScoringPool
-    services: OperatorServices = field(default_factory=OperatorServices)
     clock: WorkClock = field(default_factory=WorkClock)
     """Clock of the rollout's work, for its budgets."""
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)

@@ -15,7 +15,7 @@ from bench.ablation import routers
 from prorl_service.cli.main import main
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.routing import Router
-from prorl_service.pipeline.stage import StagePool
+from prorl_service.pipeline.stage import StagePool, StageWork
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.sampling.filter import Outcome, Scores, outcome
@@ -44,10 +44,10 @@ class InTurn(StagePool):
             await self._take(record)
 
 
-def in_turn(stage: Stage, **options: Any) -> StagePool:
+def in_turn(stage: Stage, work: StageWork, **options: Any) -> StagePool:
     if stage is Stage.INIT:
-        return StagePool(stage, **options)
-    return InTurn(stage, **{**options, "workers": 0})
+        return StagePool(stage, work, **options)
+    return InTurn(stage, work, **{**options, "workers": 0})
 
 
 class NothingCancelled:

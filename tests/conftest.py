@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.utils import logs
 
+pytest_plugins = ["tests.cpu_times"]
+
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 

@@ -1,0 +1,68 @@
+"""CPU seconds of each test module: the order in which modules run, and a limit for each.
+
+`--cpu-times FILE` writes what the modules of a run took, their processes included, and fails the
+run if one took more than `LIMIT_S`. `tests/cpu_times.json` is what was measured last: with several
+workers the dearest modules run first. Processes that a session shares count where they end.
+"""
+
+import json
+import resource
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 60
+"""Most CPU seconds of a module in a short run."""
+MEASURED = Path(__file__).with_name("cpu_times.json")
+
+_taken: dict[str, float] = {}
+
+
+def _cpu_s() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cpu-times", type=Path, metavar="FILE", help="write the CPU seconds of each module"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    measured: dict[str, float] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    items.sort(key=lambda item: -measured.get(_module(item), 0))
+
+
+def _module(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    before = _cpu_s()
+    try:
+        return (yield)
+    finally:
+        _taken[_module(item)] = _taken.get(_module(item), 0) + _cpu_s() - before
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (sent := getattr(session.config, "workeroutput", None)) is not None:
+        sent["cpu_times"] = _taken
+
+
+def pytest_testnodedown(node: object) -> None:
+    for module, seconds in getattr(node, "workeroutput", {}).get("cpu_times", {}).items():
+        _taken[module] = _taken.get(module, 0) + seconds
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if (file := config.option.cpu_times) is None:
+        return
+    ordered = sorted(_taken.items(), key=lambda taken: -taken[1])
+    file.write_text(json.dumps({module: round(taken, 1) for module, taken in ordered}, indent=1))
+    terminalreporter.section(f"{sum(_taken.values()):.0f} CPU seconds")

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO
 
 import httpx
 
@@ -104,23 +105,28 @@ def running(
     """Runs `command` with `--port` and further variables, healthy when the block is entered. Raises
     `ProRLError` with the end of the log if it does not start."""
     port = free_port() if port is None else _free(port)
-    # setpriv (util-linux) ends the child with its parent; a preexec_fn may deadlock under threads.
-    whole = ["setpriv", "--pdeathsig", "TERM", *command, "--port", str(port)]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            whole,
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-            env=os.environ | environment,
-        )
+        process = _start([*command, "--port", str(port)], output, environment)
     started = LocalProcess(f"http://127.0.0.1:{port}", log, process)
     try:
         _wait_until_healthy(started, start_timeout_s)
         yield started
     finally:
         started.stop()
+
+
+def _start(
+    command: Sequence[str], output: IO[bytes], environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    # setpriv (util-linux) ends the child with its parent; a preexec_fn may deadlock under threads.
+    return subprocess.Popen(
+        ["setpriv", "--pdeathsig", "TERM", *command],
+        stdout=output,
+        stderr=output,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | environment,
+    )
 
 
 def free_port() -> int:

@@ -6,15 +6,20 @@
 import multiprocessing.process
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from prorl_service import local
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.utils import logs
+from tests import zygote
 
 pytest_plugins = ["tests.cpu_times"]
 
@@ -114,6 +119,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"first run of {report.nodeid}")
         report.toterminal(terminalreporter._tw)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _warm_processes() -> Iterator[None]:
+    """Has engines, services and fronts of `local` start without imports of their own."""
+    fresh = local._start
+
+    def start(
+        command: Sequence[str], output: IO[bytes], environment: Mapping[str, str]
+    ) -> "subprocess.Popen[bytes]":
+        warm = zygote.start(command, output, environment)
+        return fresh(command, output, environment) if warm is None else warm
+
+    with patch.object(local, "_start", start):
+        yield
 
 
 @pytest.fixture(autouse=True)

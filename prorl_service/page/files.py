@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -34,36 +33,24 @@ class PageIncomplete(ProRLError):
     status = 503
 
 
-@dataclass(frozen=True, slots=True)
-class PageFile:
-    """One file as sent."""
-
-    content: bytes
-    media_type: str
-
-    @property
-    def etag(self) -> str:
-        """Digest of the content: an installed file's times say nothing about its content."""
-        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
-
-    @property
-    def compressed(self) -> bytes:
-        """Content as gzip: a third of the bytes."""
-        return _compressed(self.content)
-
-
-def read(name: str) -> PageFile | None:
-    """Returns None unless the page has such a file. The file is read each time, so that a browser
-    shows its author's changes immediately."""
+def read(name: str) -> tuple[bytes, str] | None:
+    """Returns content and media type; None unless the page has such a file. The file is read each
+    time, so that a browser shows its author's changes immediately."""
     if NAME.fullmatch(name) is None:
         return None
     media_type = MEDIA_TYPES.get(name.rpartition(".")[2])
     file = STATIC.joinpath(name)
-    return PageFile(file.read_bytes(), media_type) if media_type and file.is_file() else None
+    return (file.read_bytes(), media_type) if media_type and file.is_file() else None
+
+
+def etag(content: bytes) -> str:
+    """Returns a digest of the content: an installed file's times say nothing about its content."""
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 @lru_cache(maxsize=64)
-def _compressed(content: bytes) -> bytes:
+def compressed(content: bytes) -> bytes:
+    """Returns the content as gzip: a third of the bytes."""
     return gzip.compress(content, mtime=0)
 
 

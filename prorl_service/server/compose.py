@@ -34,7 +34,7 @@ from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.owner import POLICY, WEIGHTS
 from prorl_service.rollouts.validation import Validator
 from prorl_service.sampling import tables as sampler_tables
-from prorl_service.sampling.candidates import GroupState
+from prorl_service.sampling.filter import GroupState
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
@@ -50,10 +50,11 @@ from prorl_service.server.settings import (
     TraceOptions,
 )
 from prorl_service.server.watchdog import watch_loop
+from prorl_service.shelf.details import Details
 from prorl_service.shelf.events import EventHub
+from prorl_service.shelf.lists import Lists
 from prorl_service.shelf.shelving import Now
 from prorl_service.shelf.store import Shelf
-from prorl_service.shelf.views import Views
 from prorl_service.tokens import formats
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp.servers import McpServers
@@ -293,14 +294,15 @@ async def _started(
     background = TaskOwner()
     stack.push_async_callback(background.close)
     background.start(watch_loop(), name="event loop lag")
-    views = Views(run, executor, journal, backends, shelf)
+    lists = Lists(run, executor, journal, shelf)
     return Service(
         run,
         journal,
         backends,
         executor,
         samplers,
-        views,
+        lists,
+        Details(run, executor, journal, backends, lists),
         events,
         background,
         sandboxes,

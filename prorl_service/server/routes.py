@@ -150,7 +150,7 @@ async def get_rollout(
     except NotFound:
         if not shelf:
             raise
-        rollout = await service.views.details.ended(rollout_id)
+        rollout = await service.details.ended(rollout_id)
     if wait_s and isinstance(rollout, RolloutRecord):
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

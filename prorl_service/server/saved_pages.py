@@ -21,14 +21,16 @@ from prorl_service.schemas.views import (
     TokenSlice,
 )
 from prorl_service.shelf.details import Details
-from prorl_service.shelf.views import Views
+from prorl_service.shelf.lists import Lists
 
 MAX_GROUPS = 200
 MAX_BYTES = 256 * 2**20
 COLUMNS = ("ids", "texts", "logprobs", "mask", "versions")
 
 
-async def save(views: Views, group_ids: Sequence[str], run: str | None, title: str | None) -> bytes:
+async def save(
+    lists: Lists, details: Details, group_ids: Sequence[str], run: str | None, title: str | None
+) -> bytes:
     """Returns the file. Raises `NotFound` for a group that is not listed, `InvalidRequest` for
     groups of more than `MAX_BYTES`, `PageIncomplete`, `ShelfError`, `JournalError`."""
     groups: list[GroupRow] = []
@@ -36,10 +38,10 @@ async def save(views: Views, group_ids: Sequence[str], run: str | None, title: s
     contents: dict[str, bytes] = {}
     size = 0
     for group_id in dict.fromkeys(group_ids):
-        group = await _group(views, group_id, run)
+        group = await _group(lists, group_id, run)
         groups.append(group)
-        for row in await views.lists.siblings(group_id, group.run):
-            content = await _content(views.details, row)
+        for row in await lists.siblings(group_id, group.run):
+            content = await _content(details, row)
             rollouts.append(row.model_copy(update={"has_content": bool(content)}))
             contents |= content
             size += sum(map(len, content.values()))
@@ -55,8 +57,8 @@ async def save(views: Views, group_ids: Sequence[str], run: str | None, title: s
     return await asyncio.to_thread(lambda: b"".join(saved_page(name, answers)))
 
 
-async def _group(views: Views, group_id: str, run: str | None) -> GroupRow:
-    found = await views.lists.groups(GroupQuery(group_id=group_id, run=run, limit=1))
+async def _group(lists: Lists, group_id: str, run: str | None) -> GroupRow:
+    found = await lists.groups(GroupQuery(group_id=group_id, run=run, limit=1))
     if not found.groups:
         raise NotFound(f"no group {group_id} is listed", hint="see /v1/groups for those that are")
     return found.groups[0]

@@ -33,8 +33,9 @@ from prorl_service.schemas import (
     ServiceStatus,
 )
 from prorl_service.server import watchdog
+from prorl_service.shelf.details import Details
 from prorl_service.shelf.events import EventHub
-from prorl_service.shelf.views import Views
+from prorl_service.shelf.lists import Lists
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.utils.tasks import TaskOwner
@@ -49,7 +50,8 @@ class Service:
     backends: BackendPool
     executor: RolloutExecutor
     samplers: SamplerManager
-    views: Views
+    lists: Lists
+    details: Details
     events: EventHub
     background: TaskOwner
     sandboxes: WarmPool | None = None
@@ -72,7 +74,7 @@ class Service:
         """Returns what it does now. Reads counters and no more: it is asked for every second."""
         executor, model = self.executor, self.backends.model.current
         ends, failures = executor.inflight.ends, executor.inflight.failures
-        shelf, sandboxes = self.views.shelf, self.sandboxes
+        shelf, sandboxes = self.lists.shelf, self.sandboxes
         return ServiceStatus(
             version=__version__,
             run=self.run,

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Header, HTTPException, Path, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
+from prorl_service.agents.description import describe
 from prorl_service.page import files
 from prorl_service.schemas import ID
 from prorl_service.schemas.views import (
@@ -64,13 +65,13 @@ Encodings = Annotated[str, Header(alias="Accept-Encoding")]
 @view_router.get("/groups", summary="List groups", response_model=GroupRows)
 async def list_groups(query: Annotated[GroupQuery, Query()], service: ServiceDep) -> Response:
     """Groups in flight and ended, acknowledged or not, newest first."""
-    return json_response(await service.views.lists.groups(query))
+    return json_response(await service.lists.groups(query))
 
 
 @view_router.get("/rollouts", summary="List rollouts", response_model=RolloutRows)
 async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: ServiceDep) -> Response:
     """Rollouts in flight and ended, acknowledged or not, newest first; without tokens and texts."""
-    return json_response(await service.views.lists.rollouts(query))
+    return json_response(await service.lists.rollouts(query))
 
 
 @view_router.get(
@@ -81,7 +82,7 @@ async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: Servic
 async def get_text(rollout_id: RolloutPath, service: ServiceDep, run: RunQuery = None) -> Response:
     """One rollout: prompt, turns with reasoning, tool calls with whole results, verdict, siblings.
     A rollout in flight is shown so far. A 404 says why there is none."""
-    return json_response(await service.views.details.text(rollout_id, run))
+    return json_response(await service.details.text(rollout_id, run))
 
 
 @view_router.get(
@@ -98,7 +99,7 @@ async def get_tokens(
     run: RunQuery = None,
 ) -> Response:
     """A slice of a segment, its prompt included: what was sampled, how likely, by which version."""
-    details = service.views.details
+    details = service.details
     return json_response(
         await details.tokens(rollout_id, run, segment=segment, start=start, count=n)
     )
@@ -118,7 +119,7 @@ async def save_page(
 ) -> Response:
     """Whole groups as one HTML file, which shows them as the page does, without a service or
     network: conversations, comparison, tokens."""
-    page = await saved_pages.save(service.views, group_id, run, title)
+    page = await saved_pages.save(service.lists, service.details, group_id, run, title)
     headers = {"Content-Disposition": 'attachment; filename="rollouts.html"'}
     return Response(page, headers=headers, media_type=HTML)
 
@@ -128,13 +129,14 @@ async def get_training(
     service: ServiceDep, run: RunQuery = None, agent: str | None = None
 ) -> Training:
     """Rewards, informative groups, failures, wasted tokens and staleness by policy version."""
-    return await service.views.training(run, agent)
+    return await service.lists.training(run, agent)
 
 
 @view_router.get("/agents", summary="List agents")
 async def list_agents(service: ServiceDep) -> Agents:
     """The agents: what each is for, the schema of its tasks' `data`, and its tools."""
-    return service.views.agents()
+    agents = service.executor.agents
+    return Agents(agents=[describe(agents[name]) for name in agents.names])
 
 
 @view_router.get(
@@ -183,18 +185,14 @@ def get_file(
 
 
 def _file(name: str, known: str | None, encodings: str) -> Response:
-    file = files.read(name)
-    if file is None:
+    if (file := files.read(name)) is None:
         raise HTTPException(404, "the page has no such file")
-    headers = HEADERS | {"ETag": file.etag}
-    if known is not None and _names(known, file.etag):
+    content, media_type = file
+    etag = files.etag(content)
+    headers = HEADERS | {"ETag": etag}
+    tags = (tag.strip().removeprefix("W/") for tag in (known or "").split(","))
+    if any(tag in (etag, "*") for tag in tags):
         return Response(status_code=304, headers=headers)
     if "gzip" in encodings:
-        headers["Content-Encoding"] = "gzip"
-        return Response(file.compressed, media_type=file.media_type, headers=headers)
-    return Response(file.content, media_type=file.media_type, headers=headers)
-
-
-def _names(known: str, etag: str) -> bool:
-    tags = (tag.strip().removeprefix("W/") for tag in known.split(","))
-    return any(tag in (etag, "*") for tag in tags)
+        headers["Content-Encoding"], content = "gzip", files.compressed(content)
+    return Response(content, media_type=media_type, headers=headers)

@@ -5,17 +5,17 @@ Plain functions on a connection; the caller opens the transaction and handles `s
 
 import sqlite3
 
-from prorl_service.shelf.tables import STRIDE, Content, within
+from prorl_service.shelf.tables import STRIDE, ContentState, within
 
 
-def mark(db: sqlite3.Connection, row_id: int, content: Content) -> None:
+def mark(db: sqlite3.Connection, row_id: int, content: ContentState) -> None:
     db.execute("UPDATE rollouts SET content = ? WHERE id = ?", (content, row_id))
 
 
 def put_content(db: sqlite3.Connection, row_id: int, content: bytes) -> None:
     """Stores `content`, which is compressed."""
     db.execute("INSERT OR REPLACE INTO contents VALUES (?, ?)", (row_id, content))
-    mark(db, row_id, Content.HERE)
+    mark(db, row_id, ContentState.HERE)
     _add_bytes(db, len(content))
 
 
@@ -73,7 +73,7 @@ def evict_content(db: sqlite3.Connection, number: int) -> None:
     db.execute("DELETE FROM requests WHERE number = ?", (number,))
     db.execute(
         "UPDATE rollouts SET content = ? WHERE id >= ? AND id < ? AND content = ?",
-        (Content.EVICTED, *rows, Content.HERE),
+        (ContentState.EVICTED, *rows, ContentState.HERE),
     )
 
 

@@ -19,16 +19,15 @@ from prorl_service.schemas import Figures, Group, Rollout
 from prorl_service.schemas.views import RolloutRow, RolloutText, TokenSlice
 from prorl_service.shelf import queries
 from prorl_service.shelf.lists import Lists
-from prorl_service.shelf.queries import Found
-from prorl_service.shelf.rows import Standing, row_of
-from prorl_service.shelf.store import Shelf
-from prorl_service.shelf.tables import Content
-from prorl_service.shelf.texts import Whole, siblings_of, text_of, tokens_of
+from prorl_service.shelf.queries import ShelvedRollout
+from prorl_service.shelf.rows import row_of
+from prorl_service.shelf.tables import ContentState
+from prorl_service.shelf.texts import siblings_of, text_of, tokens_of
 from prorl_service.tokens.chat import ChatFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RolloutSource:
     """A rollout as found, before it is laid out."""
 
     rollout: Rollout
@@ -36,7 +35,6 @@ class Source:
     run: str
     model: str | None = None
     """Digest of its model's tokenizer; None for the model in use."""
-    notice: str = ""
 
 
 class Details:
@@ -46,15 +44,12 @@ class Details:
         executor: RolloutExecutor,
         journal: Journal,
         backends: BackendPool,
-        shelf: Shelf | None,
         lists: Lists,
     ) -> None:
-        """`shelf` is None if it is off."""
         self._run = run
         self._executor = executor
         self._journal = journal
         self._backends = backends
-        self._shelf = shelf
         self._lists = lists
 
     async def ended(self, rollout_id: str, run: str | None = None) -> EndedRollout:
@@ -88,7 +83,7 @@ class Details:
 
     # --- where it is ----------------------------------------------------------------------------
 
-    async def _source(self, rollout_id: str, run: str | None) -> Source:
+    async def _source(self, rollout_id: str, run: str | None) -> RolloutSource:
         if run in (None, self._run):
             if (record := self._executor.inflight.peek(rollout_id)) is not None:
                 return await self._running(record)
@@ -98,27 +93,31 @@ class Details:
         shelved = await self._on_shelf(rollout_id, run)
         packed = _packed(shelved)
         rollout = await asyncio.to_thread(Rollout.model_validate_json, packed)
-        return Source(rollout, shelved.group(), shelved.run, shelved.model)
+        return RolloutSource(rollout, shelved.group(), shelved.run, shelved.model)
 
-    async def _running(self, record: RolloutRecord) -> Source:
+    async def _running(self, record: RolloutRecord) -> RolloutSource:
         rollout, progress = record.to_wire(), self._executor.progress(record)
         if progress is not None and progress.turns:
             now = progress.copy()
             rollout.trajectory = await asyncio.to_thread(now.trajectory)
-        return Source(rollout, record.group, self._run)
+        return RolloutSource(rollout, record.group, self._run)
 
-    async def _in_journal(self, ended: EndedRollout) -> Source:
+    async def _in_journal(self, ended: EndedRollout) -> RolloutSource:
         rollout = await asyncio.to_thread(ended.to_wire)
         requests = await self._journal.read(tables.find, [rollout.group_id])
         if rollout.group_id not in requests:  # acknowledged a moment ago
             return await self._source(rollout.rollout_id, self._run)
-        return Source(rollout, Group.model_validate_json(requests[rollout.group_id]), self._run)
+        return RolloutSource(
+            rollout, Group.model_validate_json(requests[rollout.group_id]), self._run
+        )
 
-    async def _on_shelf(self, rollout_id: str, run: str | None) -> Found:
+    async def _on_shelf(self, rollout_id: str, run: str | None) -> ShelvedRollout:
         """Raises `NotFound` for a rollout that the shelf does not keep whole."""
         found = None
-        if self._shelf is not None:
-            found = await self._shelf.read(lambda db: queries.find(db, rollout_id, run, self._run))
+        if self._lists.shelf is not None:
+            found = await self._lists.shelf.read(
+                lambda db: queries.find(db, rollout_id, run, self._run)
+            )
         if found is None:
             raise _unknown(rollout_id, self._lists.notice)
         if found.packed is None or found.request is None:
@@ -127,7 +126,7 @@ class Details:
 
     # --- what belongs to it ---------------------------------------------------------------------
 
-    async def _siblings(self, source: Source) -> list[RolloutRow]:
+    async def _siblings(self, source: RolloutSource) -> list[RolloutRow]:
         """Returns the known rollouts of its group, itself included."""
         rows = {
             row.index: row
@@ -150,12 +149,9 @@ class Details:
 
     def _row(self, rollout: Rollout, figures: Figures | None, run: str | None = None) -> RolloutRow:
         """Makes the row of a rollout that the shelf does not list."""
-        standing = Standing(
-            run=run or self._run,
-            has_content=True,
-            policy_version=rollout.newest_policy_version,
-        )
-        return row_of(rollout, figures, standing)
+        version = rollout.newest_policy_version
+        run = run or self._run
+        return row_of(rollout, figures, run=run, has_content=True, policy_version=version)
 
     def _chat(self, model: str | None) -> ChatFormat | None:
         """Returns the format of the model in use, or None if the rollout is of another model."""
@@ -166,16 +162,13 @@ class Details:
 
     def _lay_out(
         self,
-        source: Source,
+        source: RolloutSource,
         row: RolloutRow,
         siblings: list[RolloutRow],
         chat: ChatFormat | None,
     ) -> RolloutText:
         prompt, notice = self._prompt(source.group)
-        whole = Whole(
-            source.rollout, source.group, row, siblings, prompt, chat, [notice] if notice else []
-        )
-        return text_of(whole)
+        return text_of(source.rollout, source.group, row, siblings, prompt, chat, notice)
 
     def _prompt(self, group: Group) -> tuple[Prompt, str]:
         """Returns the prompt that the agent makes today, and a notice if it makes none."""
@@ -205,7 +198,7 @@ class Details:
         if record is None:  # it ended in the meantime
             return await self.text(rollout_id, self._run)
         rollout = record.to_wire()
-        siblings = await self._siblings(Source(rollout, record.group, self._run))
+        siblings = await self._siblings(RolloutSource(rollout, record.group, self._run))
         own = self._lists.live.row(record).model_copy(
             update={"state": text.rollout.state, **_sampled(text.rollout)}
         )
@@ -220,7 +213,7 @@ def _sampled(row: RolloutRow) -> dict[str, object]:
     return {name: getattr(row, name) for name in (*names, *versions)}
 
 
-def _packed(found: Found) -> bytes:
+def _packed(found: ShelvedRollout) -> bytes:
     assert found.packed is not None
     return found.packed
 
@@ -231,19 +224,19 @@ def _unknown(rollout_id: str, notice: str) -> NotFound:
 
 
 _REASONS = {
-    Content.NEVER: (
+    ContentState.NEVER: (
         "the shelf kept only its row",
         "it keeps failed groups, the first of each policy version and a sample whole "
         "(--shelf-sample 1: all); groups from a front are kept there",
     ),
-    Content.EVICTED: (
+    ContentState.EVICTED: (
         "its content was evicted from the shelf",
         "a larger --shelf-mb keeps more",
     ),
 }
 
 
-def _not_whole(rollout_id: str, found: Found) -> ProRLError:
+def _not_whole(rollout_id: str, found: ShelvedRollout) -> ProRLError:
     if found.content not in _REASONS:
         return ShelfError(f"{rollout_id} is being copied to the shelf", hint="try again")
     reason, hint = _REASONS[found.content]

@@ -1,7 +1,7 @@
 """Live events: one bounded ring that all listeners read.
 
 A listener is only a place in the ring, so a slow one costs no memory: it falls out of the ring and
-gets a `reload` event. An event is a small tuple until a listener reads it. HTTP is not known here.
+gets a `reload` event. HTTP is not known here.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -34,25 +33,12 @@ EngineStates = Mapping[str, tuple[str, int]]
 """States and policy versions of engines, by id."""
 
 
-class _Entry(NamedTuple):
-    event: EventKind
-    names: tuple[str, ...]
-    values: tuple[JsonValue, ...]
-
-
-_MOVED = ("rollout_id", "group_id", "state", "attempt", "at")
-_ENDED = (*_MOVED, "reward", "blame", "policy_version")
-_ACCEPTED = ("group_id", "task_id", "agent", "n", "at")
-_ENGINE = ("backend_id", "state", "policy_version", "at")
-_WEIGHTS = ("policy_version", "at")
-
-
 class EventHub(Observer):
     """The ring and its listeners. All methods are called in one event loop."""
 
     def __init__(self, run: str, size: int = RING) -> None:
         self._run = run
-        self._ring: deque[_Entry] = deque(maxlen=size)
+        self._ring: deque[tuple[EventKind, dict[str, JsonValue]]] = deque(maxlen=size)
         self._count = 0
         """Number of events so far; the last ones are in the ring."""
         self._epoch = secrets.token_hex(4)
@@ -72,35 +58,39 @@ class EventHub(Observer):
 
     def accepted(self, group: Group) -> None:
         task = group.task
-        values = (group.group_id, task.task_id, task.agent, group.n, time.time())
-        self._add(_Entry("group", _ACCEPTED, values))
+        self._add(
+            "group", group_id=group.group_id, task_id=task.task_id, agent=task.agent, n=group.n
+        )
 
     def moved(self, record: RolloutRecord) -> None:
-        state, group_id = record.state, record.group.group_id
-        moved = (record.rollout_id, group_id, state.value, record.attempt, time.time())
-        outcome = record.outcome if record.is_terminal else None
-        if outcome is None:
-            self._add(_Entry("rollout", _MOVED, moved))
-            return
-        is_failed = outcome.error is not None and state is RolloutState.FAILED
-        blame = outcome.error.blame.value if outcome.error is not None and is_failed else None
-        ended = (outcome.reward, blame, outcome.newest_policy_version)
-        self._add(_Entry("rollout", _ENDED, (*moved, *ended)))
+        state, outcome = record.state, record.outcome if record.is_terminal else None
+        data: dict[str, JsonValue] = {
+            "rollout_id": record.rollout_id,
+            "group_id": record.group.group_id,
+            "state": state.value,
+            "attempt": record.attempt,
+        }
+        if outcome is not None:
+            is_failed = outcome.error is not None and state is RolloutState.FAILED
+            blame = outcome.error.blame.value if outcome.error is not None and is_failed else None
+            ended = {"reward": outcome.reward, "blame": blame}
+            data |= {**ended, "policy_version": outcome.newest_policy_version}
+        self._add("rollout", **data)
 
     def engines_are(self, engines: EngineStates, policy_version: int) -> None:
         """Adds an event for each difference. Call it after each change."""
         for backend_id, (state, version) in engines.items():
             if self._engines.get(backend_id) != (state, version):
-                self._add(_Entry("engine", _ENGINE, (backend_id, state, version, time.time())))
+                self._add("engine", backend_id=backend_id, state=state, policy_version=version)
         for backend_id in self._engines.keys() - engines.keys():
-            self._add(_Entry("engine", _ENGINE, (backend_id, None, None, time.time())))
+            self._add("engine", backend_id=backend_id, state=None, policy_version=None)
         self._engines = dict(engines)
         if policy_version != self._policy_version:
             self._policy_version = policy_version
-            self._add(_Entry("weights", _WEIGHTS, (policy_version, time.time())))
+            self._add("weights", policy_version=policy_version)
 
-    def _add(self, entry: _Entry) -> None:
-        self._ring.append(entry)
+    def _add(self, kind: EventKind, **data: JsonValue) -> None:
+        self._ring.append((kind, data | {"at": time.time()}))
         self._count += 1
         if self.listeners:
             self._changes.notify()
@@ -124,7 +114,10 @@ class EventHub(Observer):
                     continue
                 batch = list(islice(self._ring, place - first, place - first + BATCH))
                 if batch:
-                    yield [self._event(place + n, entry) for n, entry in enumerate(batch, 1)]
+                    yield [
+                        Event(id=self._id(place + n), event=kind, data=data)
+                        for n, (kind, data) in enumerate(batch, 1)
+                    ]
                     place += len(batch)
                     await asyncio.sleep(PAUSE_S)
                 elif self._is_closed:
@@ -156,10 +149,6 @@ class EventHub(Observer):
 
     def _reload(self) -> Event:
         return Event(id=self._id(self._count), event="reload")
-
-    def _event(self, number: int, entry: _Entry) -> Event:
-        data = dict(zip(entry.names, entry.values, strict=True))
-        return Event(id=self._id(number), event=entry.event, data=data)
 
     def _id(self, number: int) -> str:
         return f"{self._epoch}-{number}"

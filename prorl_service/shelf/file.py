@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_service.rollouts.journal.file import INCREMENTAL, run_script
+from prorl_service.rollouts.journal.file import INCREMENTAL, connect, run_script
+from prorl_service.shelf.rows import outcome_of
 from prorl_service.shelf.tables import APPLICATION_ID, TABLES, VERSION
 from prorl_service.utils import files
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 2.0
 SUFFIXES = ("", "-wal", "-shm")
 
 
@@ -112,20 +112,17 @@ def _beside(path: Path, suffix: str) -> Path:
 
 def _open(path: Path, *, is_temporary: bool) -> ShelfFile:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    writer = _connect(path)
+    writer = connect(path)
     try:
         _prepare(writer)
-        reader = _connect(path)
+        reader = connect(path)
         reader.execute("PRAGMA query_only = 1")
         reader.execute("PRAGMA automatic_index = 0")  # lists stop early: an index would cost more
+        reader.create_function("outcome_of", 4, outcome_of, deterministic=True)
     except BaseException:
         writer.close()
         raise
     return ShelfFile(writer, reader, path, is_temporary)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
 
 def _prepare(db: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Lists of groups and rollouts: those in flight from memory, ended ones from the shelf.
+"""Lists of groups, rollouts and versions: those in flight from memory, ended ones from the shelf.
 
 Memory is read first. A rollout that ends between the two reads is found by both and listed once;
 none is missed, since the shelf has every rollout that had ended for the event loop (`Shelf.read`).
@@ -19,8 +19,9 @@ from prorl_service.schemas.views import (
     RolloutRow,
     RolloutRows,
     RowFilter,
+    Training,
 )
-from prorl_service.shelf import queries
+from prorl_service.shelf import queries, training
 from prorl_service.shelf.live import LiveRows
 from prorl_service.shelf.rows import Key, in_order, key_of, key_of_group
 from prorl_service.shelf.store import Shelf
@@ -38,14 +39,14 @@ class Lists:
         self.live = LiveRows(executor, run)
         self._run = run
         self._journal = journal
-        self._shelf = shelf
+        self.shelf = shelf
 
     @property
     def notice(self) -> str:
         """What lists may lack and why; empty if they are complete."""
-        if self._shelf is None:
+        if self.shelf is None:
             return OFF
-        return self._shelf.failure or ""
+        return self.shelf.failure or ""
 
     async def rollouts(self, query: RolloutQuery) -> RolloutRows:
         """Raises `InvalidRequest`, `ShelfError`, `JournalError`."""
@@ -67,9 +68,9 @@ class Lists:
 
     async def _rollouts(self, wanted: RowFilter, after: Key | None, limit: int) -> list[RolloutRow]:
         rows = await self.live.rollouts(wanted, after, limit)
-        if self._shelf is None:
+        if self.shelf is None:
             return rows
-        ended = await self._shelf.read(lambda db: queries.rollouts(db, wanted, after, limit))
+        ended = await self.shelf.read(lambda db: queries.rollouts(db, wanted, after, limit))
         unique = {(row.run, key_of(row)): row for row in (*rows, *ended)}
         return in_order(unique.values())[:limit]
 
@@ -96,7 +97,15 @@ class Lists:
             rows = sorted(unique.values(), key=lambda one: (one.created_at, one.group_id))
             return rows[::-1][:limit]
 
-        return live if self._shelf is None else await self._shelf.read(read)
+        return live if self.shelf is None else await self.shelf.read(read)
+
+    async def training(self, run: str | None, agent: str | None) -> Training:
+        """Returns the rows of `run`, or of this run if None. Raises `ShelfError`."""
+        run = run or self._run
+        rows = []
+        if self.shelf is not None:
+            rows = await self.shelf.read(lambda db: training.versions(db, run, agent))
+        return Training(run=run, versions=rows, notice=self.notice)
 
     # --- content that the journal has -----------------------------------------------------------
 

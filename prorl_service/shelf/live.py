@@ -10,17 +10,9 @@ from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.inflight import InflightGroup
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Figures
+from prorl_service.schemas.numbers import mean_of
 from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RowFilter
-from prorl_service.shelf.rows import (
-    GroupFacts,
-    Key,
-    Member,
-    Standing,
-    group_row,
-    mean_reward,
-    meets,
-    row_of,
-)
+from prorl_service.shelf.rows import GroupMember, Key, group_row, meets, row_of
 
 SLICE = 2048
 """Rollouts examined before the event loop gets a turn."""
@@ -65,20 +57,19 @@ class LiveRows:
     def group_row(self, group: InflightGroup, wanted: RowFilter) -> GroupRow | None:
         """Returns None if no rollout of the group is wanted."""
         rollouts = [self.row(record) for record in group.records]
-        mean = mean_reward(rollouts)
+        mean = mean_of(row.reward for row in rollouts if row.reward is not None)
         if not any(meets(row, wanted, reward=mean) for row in rollouts):
             return None
         submitted = group.admitted.group
-        facts = GroupFacts(
+        return group_row(
+            [GroupMember.of(row) for row in rollouts],
+            n=submitted.n,
             group_id=submitted.group_id,
             run=self._run,
             task_id=submitted.task.task_id,
             agent=submitted.task.agent,
-            n=submitted.n,
-            mean_reward=mean,
             created_at=group.created_at,
         )
-        return group_row(facts, [Member.of(row) for row in rollouts])
 
     def filled(self, row: GroupRow) -> GroupRow:
         """Returns the row with the states of rollouts that are still in flight here."""
@@ -93,7 +84,14 @@ class LiveRows:
     def row(self, record: RolloutRecord) -> RolloutRow:
         """Returns the rollout's current row."""
         if record.is_terminal and record.outcome is not None:
-            return self._ended_row(record)
+            return row_of(
+                record.outcome,
+                None,
+                run=self._run,
+                has_content=True,
+                ended_at=record.ended_at,
+                policy_version=record.outcome.newest_policy_version,
+            )
         progress = self._executor.progress(record)
         versions = progress.ledger.versions if progress is not None else set()
         rollout = record.to_wire()
@@ -102,20 +100,7 @@ class LiveRows:
         figures = progress.figures() if progress is not None else None
         if figures is None and self._executor.elsewhere(record) is None:
             figures = Figures()
-        return row_of(rollout, figures, Standing(run=self._run, has_content=True))
-
-    def _ended_row(self, record: RolloutRecord) -> RolloutRow:
-        assert record.outcome is not None
-        return row_of(
-            record.outcome,
-            None,
-            Standing(
-                run=self._run,
-                has_content=True,
-                ended_at=record.ended_at,
-                policy_version=record.outcome.newest_policy_version,
-            ),
-        )
+        return row_of(rollout, figures, run=self._run, has_content=True)
 
     async def _groups(
         self, wanted: RowFilter, after: Key | None, *, is_within: bool

@@ -39,7 +39,7 @@ class ShelfOptions:
         return self.shelf_hours * 3600
 
 
-class Policy:
+class ShelfPolicy:
     def __init__(self, options: ShelfOptions) -> None:
         self._first = options.shelf_first
         self._share = options.shelf_sample

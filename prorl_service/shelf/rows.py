@@ -9,19 +9,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Blame, Figures, Rollout, RolloutState
 from prorl_service.schemas.numbers import mean_of
-from prorl_service.schemas.views import (
-    GroupOutcome,
-    GroupRow,
-    KeptFor,
-    RolloutRow,
-    RowFilter,
-)
+from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RowFilter
 
 BEFORE_ALL = -1
 """Index that sorts before those of all siblings."""
@@ -75,55 +70,14 @@ def in_order(rows: Iterable[RolloutRow]) -> list[RolloutRow]:
 # --- rollouts -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Facts in a row that are not in its rollout."""
-
-    run: str
-    has_content: bool
-    kept_for: KeptFor | None = None
-    ended_at: float | None = None
-    policy_version: int | None = None
-    staleness: int | None = None
+_OF_ROLLOUT = Rollout.model_fields.keys() & RolloutRow.model_fields.keys()
 
 
-def row_of(rollout: Rollout, figures: Figures | None, standing: Standing) -> RolloutRow:
-    """Makes a row. `figures` is None if it is not known here what was sampled."""
-    sampled = (
-        {}
-        if figures is None
-        else {
-            "finish_reason": figures.finish_reason,
-            "turns": figures.turns,
-            "sampled_tokens": figures.sampled_tokens,
-            "segments": figures.segments,
-            "model_s": figures.model_s,
-            "tool_s": figures.tool_s,
-        }
-    )
-    return RolloutRow(
-        rollout_id=rollout.rollout_id,
-        group_id=rollout.group_id,
-        task_id=rollout.task_id,
-        agent=rollout.agent,
-        index=rollout.index,
-        run=standing.run,
-        state=rollout.state,
-        attempt=rollout.attempt,
-        reward=rollout.reward,
-        reward_components=rollout.reward_components,
-        error=rollout.error,
-        policy_version=standing.policy_version,
-        oldest_policy_version=rollout.oldest_policy_version,
-        newest_policy_version=rollout.newest_policy_version,
-        staleness=standing.staleness,
-        timings=rollout.timings,
-        created_at=rollout.created_at,
-        ended_at=standing.ended_at,
-        has_content=standing.has_content,
-        kept_for=standing.kept_for,
-        **sampled,
-    )
+def row_of(rollout: Rollout, figures: Figures | None, **others: Any) -> RolloutRow:
+    """Makes a row. `figures` is None if it is not known here what was sampled. `others` are fields
+    of the row that are in neither."""
+    known = {name: getattr(rollout, name) for name in _OF_ROLLOUT}
+    return RolloutRow(**known, **dict(figures or ()), **others)
 
 
 def blame_of(row: RolloutRow) -> Blame | None:
@@ -177,7 +131,7 @@ def outcome_of(n: int, ended: int, least: float | None, greatest: float | None) 
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """One rollout's part in its group's row."""
 
     index: int
@@ -192,7 +146,7 @@ class Member:
     has_content: bool
 
     @classmethod
-    def of(cls, row: RolloutRow) -> "Member":
+    def of(cls, row: RolloutRow) -> "GroupMember":
         return cls(
             row.index,
             row.state,
@@ -206,51 +160,27 @@ class Member:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFacts:
-    """Facts in a group's row that are not from its rollouts."""
-
-    group_id: str
-    run: str
-    task_id: str
-    agent: str
-    n: int
-    mean_reward: float | None
-    created_at: float
-    kept_for: KeptFor | None = None
-
-
-def mean_reward(rows: Iterable[RolloutRow]) -> float | None:
-    known = [row.reward for row in rows if row.reward is not None]
-    return mean_of(known)
-
-
-def group_row(facts: GroupFacts, members: Sequence[Member]) -> GroupRow:
-    """Makes a group's row. `members` may lack some of its rollouts."""
-    states: list[RolloutState | None] = [None] * facts.n
-    rewards: list[float | None] = [None] * facts.n
+def group_row(members: Sequence[GroupMember], *, n: int, **others: Any) -> GroupRow:
+    """Makes a group's row. `members` may lack some of its `n` rollouts. `others` are fields of the
+    row that are not from them."""
+    states: list[RolloutState | None] = [None] * n
+    rewards: list[float | None] = [None] * n
     for one in members:
         states[one.index], rewards[one.index] = one.state, one.reward
     ended = [one for one in members if one.ended_at is not None]
     known = [reward for reward in rewards if reward is not None]
-    versions = {one.policy_version for one in ended if one.policy_version is not None}
     ends = [one.ended_at for one in ended if one.ended_at is not None]
     return GroupRow(
-        group_id=facts.group_id,
-        run=facts.run,
-        task_id=facts.task_id,
-        agent=facts.agent,
-        n=facts.n,
+        n=n,
         states=states,
         rewards=rewards,
-        mean_reward=facts.mean_reward,
-        outcome=outcome_of(facts.n, len(ended), min(known, default=None), max(known, default=None)),
-        policy_versions=sorted(versions),
+        mean_reward=mean_of(known),
+        outcome=outcome_of(n, len(ended), min(known, default=None), max(known, default=None)),
+        policy_versions=sorted({one.policy_version for one in ended} - {None}),
         blames=dict(Counter(one.blame for one in ended if one.blame is not None)),
         turns=sum(one.turns for one in ended),
         sampled_tokens=sum(one.sampled_tokens for one in ended),
-        created_at=facts.created_at,
-        ended_at=max(ends) if len(ended) == facts.n else None,
+        ended_at=max(ends) if len(ended) == n else None,
         has_content=any(one.has_content for one in members),
-        kept_for=facts.kept_for,
+        **others,
     )

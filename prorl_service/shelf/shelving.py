@@ -17,11 +17,12 @@ from prorl_service.rollouts.journal import follower
 from prorl_service.rollouts.journal.follower import FoundGroup
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.rollouts.record import HELD_ELSEWHERE
-from prorl_service.schemas import Figures, Rollout, Timings
-from prorl_service.shelf import contents, ended_rows, tables
-from prorl_service.shelf.ended_rows import Ended, Place
-from prorl_service.shelf.policy import Policy, ShelfOptions
-from prorl_service.shelf.tables import STRIDE, Content
+from prorl_service.schemas import Figures, Rollout, RolloutState
+from prorl_service.schemas.views import RolloutRow
+from prorl_service.shelf import contents, ended_rows, tables, training
+from prorl_service.shelf.ended_rows import ShelvedGroup
+from prorl_service.shelf.policy import ShelfOptions, ShelfPolicy
+from prorl_service.shelf.tables import STRIDE, ContentState
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +55,15 @@ class Shelving:
         """Raises `sqlite3.Error`."""
         self.now = Now()
         self._db = db
-        self._run = tables.name(db, run)
-        self._policy = Policy(options)
+        self._run = run
+        self._policy = ShelfPolicy(options)
         self._most_bytes = int(options.bytes * GROUP_SHARE)
         self._awaited: deque[Copy] = deque()
         self._unchecked: int | None = 0
         """Number of the journal's next group to check; None after the last."""
         self.start_over()
-        ended_rows.drop_counts_of_others(db, self._run)
-        for version, count in ended_rows.firsts(db, self._run).items():
+        training.drop_others(db, run)
+        for version, count in ended_rows.firsts(db, run).items():
             self._policy.count_first(version, count)
 
     @property
@@ -75,7 +76,7 @@ class Shelving:
         self._awaited.clear()
         self._unchecked = 0
         for row_id in ended_rows.awaited(self._db):
-            contents.mark(self._db, row_id, Content.NEVER)
+            contents.mark(self._db, row_id, ContentState.NEVER)
 
     def step(self, journal: sqlite3.Connection, uptime_s: float) -> None:
         """Copies one rollout, or checks one group for missing rollouts."""
@@ -92,44 +93,43 @@ class Shelving:
 
     def shelve(self, journal: sqlite3.Connection, row: EndedRow, uptime_s: float) -> None:
         """Adds the rollout's row and queues its content; does nothing if it is here already."""
-        ended = ended_rows.ended_of(row, self.now.policy_version)
+        ended = ended_rows.row_of_ended(row, self._run, self.now.policy_version)
         source = None
         with suppress(ResultLost):
             source = follower.find_group(journal, row.group_id)
         # No source: the journal has already evicted the group to make room for other results.
-        n = source.n if source is not None else ended.rollout.index + 1
-        place = self._place(ended, row.group_size or n, uptime_s)
-        if ended_rows.has_rollout(self._db, place.row_id(ended.rollout.index)):
+        n = source.n if source is not None else ended.index + 1
+        group = self._group(ended, row.group_size or n, uptime_s)
+        if ended_rows.has_rollout(self._db, group.row_id(ended.index)):
             return
-        ended_rows.add_rollout(self._db, place, ended)
+        ended_rows.add_rollout(self._db, group, ended)
         if row.owner is not None:
             return  # its front keeps the content
-        if source is not None and (place.kept is not None or self._decide(place, ended)):
-            self._await_content(place, source)
+        if source is not None and (group.kept is not None or self._decide(group, ended)):
+            self._await_content(group, source)
 
-    def _place(self, ended: Ended, n: int, uptime_s: float) -> Place:
-        """Returns the group's place: a new one if the id was forgotten and submitted again."""
-        rollout = ended.rollout
-        found = ended_rows.place(self._db, rollout.group_id, self._run)
+    def _group(self, ended: RolloutRow, n: int, uptime_s: float) -> ShelvedGroup:
+        """Returns the rollout's group: a new one if the id was forgotten and submitted again."""
+        found = ended_rows.find_group(self._db, ended.group_id, self._run)
         if found is not None:
-            place, created_at = found
-            if created_at == rollout.created_at:
-                return place
-            contents.remove_group(self._db, place.number)
-        return ended_rows.add_group(self._db, ended, self._run, self.now.model, n, uptime_s)
+            if found.created_at == ended.created_at:
+                return found
+            contents.remove_group(self._db, found.number)
+        return ended_rows.add_group(self._db, ended, self.now.model, n, uptime_s)
 
-    def _decide(self, place: Place, ended: Ended) -> bool:
-        failure = ended.failure.kind if ended.failure is not None else None
-        reason = self._policy.decide(ended.rollout.group_id, ended.version, failure)
+    def _decide(self, group: ShelvedGroup, ended: RolloutRow) -> bool:
+        has_failed = ended.state is RolloutState.FAILED and ended.error is not None
+        failure = ended.error.kind if ended.error is not None and has_failed else None
+        reason = self._policy.decide(ended.group_id, ended.policy_version or 0, failure)
         if reason is not None:
-            ended_rows.keep(self._db, place.number, reason)
+            ended_rows.keep(self._db, group.number, reason)
         return reason is not None
 
-    def _await_content(self, place: Place, source: FoundGroup) -> None:
+    def _await_content(self, group: ShelvedGroup, source: FoundGroup) -> None:
         """Queues the content of all the group's rollouts that are here by now."""
-        for row_id in ended_rows.without_content(self._db, place.number):
+        for row_id in ended_rows.without_content(self._db, group.number):
             if len(self._awaited) < MAX_AWAITED:
-                contents.mark(self._db, row_id, Content.AWAITED)
+                contents.mark(self._db, row_id, ContentState.AWAITED)
                 self._awaited.append(Copy(row_id, source))
 
     def _copy(self, journal: sqlite3.Connection, copy: Copy) -> None:
@@ -142,11 +142,11 @@ class Shelving:
             request = follower.request_at(journal, copy.source.number)
         is_here = answer is not None and not answer.startswith(HELD_ELSEWHERE)
         if answer is None or request is None or not is_here:
-            contents.mark(self._db, copy.row_id, Content.NEVER)
+            contents.mark(self._db, copy.row_id, ContentState.NEVER)
             return
         content = tables.compressed(answer)
         if contents.bytes_of(self._db, number) + len(content) > self._most_bytes:
-            contents.mark(self._db, copy.row_id, Content.EVICTED)
+            contents.mark(self._db, copy.row_id, ContentState.EVICTED)
             return
         if not contents.has_request(self._db, number):
             contents.put_request(self._db, number, tables.compressed(request))
@@ -154,52 +154,38 @@ class Shelving:
 
     def _check(self, journal: sqlite3.Connection, group: FoundGroup, uptime_s: float) -> None:
         """Adds rollouts that an earlier process did not shelve before it died."""
-        found = ended_rows.place(self._db, group.group_id, self._run)
+        found = ended_rows.find_group(self._db, group.group_id, self._run)
         indices: list[int] = []
         with suppress(ResultLost):
             indices = follower.ended_in(journal, group)
         for index in indices:
-            if found is None or not ended_rows.has_rollout(self._db, found[0].row_id(index)):
+            if found is None or not ended_rows.has_rollout(self._db, found.row_id(index)):
                 try:
                     request = follower.request_at(journal, group.number)
-                    row = _row(*follower.ended_at(journal, group.row_id(index)), request)
+                    written = follower.ended_at(journal, group.row_id(index))
+                    rollout = Rollout.model_validate_json(written[0])
                 except (ResultLost, ValueError):  # the shelf does without it
                     continue
-                if row.created_at <= contents.evicted_until(self._db):
+                if rollout.created_at <= contents.evicted_until(self._db):
                     return  # it was here and was evicted
-                self.shelve(journal, row.ended, uptime_s)
-        if found is not None and found[0].kept is not None:
-            self._await_content(found[0], group)
+                assert request is not None
+                self.shelve(journal, _restored(rollout, *written, request), uptime_s)
+        if found is not None and found.kept is not None:
+            self._await_content(found, group)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    ended: EndedRow
-    created_at: float
-
-
-def _row(summary: bytes, answer: bytes, request: bytes | None) -> _Row:
+def _restored(rollout: Rollout, summary: bytes, answer: bytes, request: bytes) -> EndedRow:
     """Restores the row as written, except the time of its end, which is calculated."""
-    assert request is not None
-    asked = orjson.loads(request)
-    rollout = Rollout.model_validate_json(summary)
-    figures = rollout.figures
-    if figures is None:  # an earlier version wrote it
-        figures = Figures.of(Rollout.model_validate_json(answer).trajectory)
-    ended = EndedRow(
+    asked, timings = orjson.loads(request), rollout.timings
+    return EndedRow(
         rollout.rollout_id,
         rollout.group_id,
         rollout.attempt,
         rollout.state,
         summary,
         answer,
-        figures,
-        rollout.created_at + _seconds(rollout.timings),
+        rollout.figures or Figures.of(Rollout.model_validate_json(answer).trajectory),
+        rollout.created_at + timings.queue_s + timings.init_s + timings.run_s + timings.eval_s,
         asked.get("owner"),
         asked.get("n"),
     )
-    return _Row(ended, rollout.created_at)
-
-
-def _seconds(timings: Timings) -> float:
-    return timings.queue_s + timings.init_s + timings.run_s + timings.eval_s

@@ -17,6 +17,7 @@ from threading import Lock
 from typing import TypeVar
 
 from prorl_service.errors import ShelfError
+from prorl_service.rollouts.journal.file import transaction
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import ShelfStatus
 from prorl_service.shelf import contents, tables
@@ -51,7 +52,7 @@ class Shelf:
         self._retry_at = 0.0
         self._is_lost = False
         """True once the file is damaged: this process does not write it again."""
-        with self._transaction():
+        with transaction(self._db):
             self._shelving = Shelving(self._db, run, options)
             self._began_at = time.monotonic() - tables.uptime(self._db)
         self._eviction = Eviction(self._db, options)
@@ -160,27 +161,17 @@ class Shelf:
         """Does all of `work` or nothing. Returns False if the shelf cannot be written."""
         if self._is_lost or (self.failure is not None and time.monotonic() < self._retry_at):
             return False
-        with self._noticing_failure(), self._transaction():
+        with self._noticing_failure(), transaction(self._db):
             work()
             return True
         return False
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
 
     @contextmanager
     def _noticing_failure(self) -> Iterator[None]:
         """Handles all errors of SQLite, so that they cannot affect the journal."""
         try:
             if self.failure is not None:
-                with self._transaction():
+                with transaction(self._db):
                     self._shelving.start_over()  # the failed work was rolled back
             changes = self._db.total_changes
             yield

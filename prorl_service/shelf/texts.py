@@ -5,7 +5,6 @@ agents wrote, and can be hostile.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from prorl_service.agents.base import Prompt
@@ -37,41 +36,34 @@ TAIL = 64
 NO_MODEL = "the model of these tokens is not known here: replies are shown as they were sampled"
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """All that is known of one rollout."""
-
-    rollout: Rollout
-    group: Group
-    row: RolloutRow
-    siblings: Sequence[RolloutRow]
-    prompt: Prompt
-    chat: ChatFormat | None
-    """The model's format; None if the model is not known here."""
-    notices: Sequence[str] = ()
-
-
-def text_of(whole: Whole) -> RolloutText:
-    task, trajectory = whole.group.task, whole.rollout.trajectory
-    turns = [] if trajectory is None else list(_turns(trajectory, whole.prompt, whole.chat))
-    notices = list(whole.notices)
-    if turns and whole.chat is None:
-        notices.append(NO_MODEL)
+def text_of(
+    rollout: Rollout,
+    group: Group,
+    row: RolloutRow,
+    siblings: Sequence[RolloutRow],
+    prompt: Prompt,
+    chat: ChatFormat | None,
+    notice: str = "",
+) -> RolloutText:
+    """`chat` is the model's format; None if the model is not known here."""
+    task, trajectory = group.task, rollout.trajectory
+    turns = [] if trajectory is None else list(_turns(trajectory, prompt, chat))
+    no_model = NO_MODEL if turns and chat is None else ""
     return RolloutText(
-        rollout=whole.row,
-        group_size=whole.group.n,
-        prompt=list(whole.prompt.messages),
-        tools=list(whole.prompt.tools),
+        rollout=row,
+        group_size=group.n,
+        prompt=list(prompt.messages),
+        tools=list(prompt.tools),
         data=task.data,
         image=task.image,
-        sampling=whole.group.sampling,
-        limits=whole.group.limits,
+        sampling=group.sampling,
+        limits=group.limits,
         turns=turns,
         segments=[] if trajectory is None else [_size(one) for one in trajectory.segments],
-        resumed=whole.rollout.resumed,
-        report=whole.rollout.report,
-        siblings=siblings_of(whole.group, whole.siblings),
-        notice="; ".join(notices),
+        resumed=rollout.resumed,
+        report=rollout.report,
+        siblings=siblings_of(group, siblings),
+        notice="; ".join(filter(None, (notice, no_model))),
     )
 
 

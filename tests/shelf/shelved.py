@@ -31,7 +31,7 @@ from prorl_service.schemas.views import RolloutRow, RowFilter
 from prorl_service.shelf import queries
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.shelf.store import Shelf
-from prorl_service.shelf.tables import Content
+from prorl_service.shelf.tables import ContentState
 
 WHOLE = ShelfOptions(shelf_sample=1)
 ROWS_ONLY = ShelfOptions(shelf_sample=0, shelf_first=0)
@@ -152,7 +152,7 @@ async def settled(shelf: Shelf) -> None:
 
     def is_awaited(db: sqlite3.Connection) -> bool:
         query = "SELECT 1 FROM rollouts WHERE content = ?"
-        return db.execute(query, (Content.AWAITED,)).fetchone() is not None
+        return db.execute(query, (ContentState.AWAITED,)).fetchone() is not None
 
     while await shelf.read(is_awaited) or not shelf._shelving.is_done:  # noqa: ASYNC110
         await asyncio.sleep(0.005)

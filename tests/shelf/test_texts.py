@@ -17,8 +17,8 @@ from prorl_service.schemas import (
     Turn,
 )
 from prorl_service.schemas.views import RolloutText
-from prorl_service.shelf.rows import Standing, row_of
-from prorl_service.shelf.texts import NO_MODEL, Whole, text_of, tokens_of
+from prorl_service.shelf.rows import row_of
+from prorl_service.shelf.texts import NO_MODEL, text_of, tokens_of
 from prorl_service.tokens.chat import ChatFormat
 from tests.shelf.shelved import submitted
 
@@ -99,9 +99,9 @@ def laid_out(trajectory: Trajectory, chat: ChatFormat | None) -> RolloutText:
         trajectory=trajectory,
         created_at=1.0,
     )
-    row = row_of(rollout, None, Standing(run="r", has_content=True))
+    row = row_of(rollout, None, run="r", has_content=True)
     prompt = Prompt([Message(role="user", content="Go.")], [BASH])
-    return text_of(Whole(rollout, group, row, [row], prompt, chat))
+    return text_of(rollout, group, row, [row], prompt, chat)
 
 
 @pytest.fixture

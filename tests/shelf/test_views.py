@@ -21,7 +21,7 @@ from prorl_service.schemas.views import GroupOutcome, GroupQuery
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.application import Settings, finished, group, serving, until
+from tests.server.application import Settings, connected, finished, group, serving, until
 from tests.server.scored_agent import scored
 
 NOTHING_WHOLE = ShelfOptions(shelf_sample=0, shelf_first=0)
@@ -55,11 +55,7 @@ async def test_a_rollout_is_shown_as_a_conversation_with_its_verdict(
 
 async def test_an_acknowledged_rollout_is_shown_unchanged(client: AsyncRolloutClient) -> None:
     await finished(client, group(n=2))
-
-    async def is_copied() -> bool:
-        return all(one.kept_for for one in (await client.rollouts()).rollouts)
-
-    await until(is_copied)
+    await until(client.rollouts, lambda found: all(one.kept_for for one in found.rollouts))
     before = await client.text("g.0")
     await client.acknowledge(["g"])
     assert await client.text("g.0") == before
@@ -128,10 +124,7 @@ async def test_a_running_rollout_is_shown_so_far(
 
 async def test_a_queued_rollout_shows_its_prompt(settings: Settings) -> None:
     one_at_a_time = PipelineConfig(init_workers=1, run_workers=1, ready_rollouts=1)
-    async with (
-        serving(replace(settings, pipeline=one_at_a_time)) as url,
-        AsyncRolloutClient(url) as client,
-    ):
+    async with connected(replace(settings, pipeline=one_at_a_time)) as client:
         await client.submit([scored(f"slow{i}", 0, sleep=1000) for i in range(4)])
         await client.submit([group("last")])
         text = await client.text("last.0")
@@ -219,10 +212,7 @@ async def refusal_of(client: AsyncRolloutClient, rollout_id: str) -> str:
 
 
 async def test_a_404_says_why(settings: Settings) -> None:
-    async with (
-        serving(replace(settings, shelf=NOTHING_WHOLE)) as url,
-        AsyncRolloutClient(url, retry_s=0) as client,
-    ):
+    async with connected(replace(settings, shelf=NOTHING_WHOLE), retry_s=0) as client:
         assert "never submitted" in await refusal_of(client, "g.0")
         await finished(client, scored("g", 1))
         assert (await client.text("g.0")).rollout.has_content, "the journal has it"
@@ -235,10 +225,7 @@ async def test_a_404_says_why(settings: Settings) -> None:
 
 
 async def test_a_service_without_a_shelf_says_so(settings: Settings) -> None:
-    async with (
-        serving(replace(settings, shelf=ShelfOptions(shelf_mb=0))) as url,
-        AsyncRolloutClient(url, retry_s=0) as client,
-    ):
+    async with connected(replace(settings, shelf=ShelfOptions(shelf_mb=0)), retry_s=0) as client:
         await client.submit([scored("slow", 1, 0, sleep=1000), scored("g", 1)])
         await client.wait(["g.0"], 60)
         rows = await client.rollouts()

@@ -12,35 +12,36 @@ from typing import Any
 from pydantic import JsonValue
 
 from prorl_service.schemas import Message, Turn
-from prorl_service.traces import conventions as names
-from prorl_service.traces.tree import Ended, Node, shown
+from prorl_service.traces.tree import Node, TracedRollout, shown
 
 MAX_JSON = 262_144
 """Most characters of an attribute; one that is cut is no longer valid JSON, but still readable."""
 
 
-def add_content(root: Node, ended: Ended) -> None:
+def add_content(root: Node, ended: TracedRollout) -> None:
     system, others = _split(ended.group.task.messages)
     asked = _json([_message(one) for one in others])
     if system:
-        root.attributes[names.SYSTEM_INSTRUCTIONS] = _json([_text(one.content) for one in system])
-    root.attributes[names.INPUT_MESSAGES] = asked
+        root.attributes["gen_ai.system_instructions"] = _json(
+            [_text(one.content) for one in system]
+        )
+    root.attributes["gen_ai.input.messages"] = asked
     new: str | None = asked
     reply = None
     for node in root.walk():
         if node.turn is not None:
             if new is not None:
-                node.attributes[names.INPUT_MESSAGES] = new
-            reply = node.attributes[names.OUTPUT_MESSAGES] = _json([_reply(node.turn)])
+                node.attributes["gen_ai.input.messages"] = new
+            reply = node.attributes["gen_ai.output.messages"] = _json([_reply(node.turn)])
             new = _results(node.turn)
         if node.call is not None:
-            node.attributes[names.CALL_ARGUMENTS] = _json(_cut(node.call.arguments))
-            node.attributes[names.CALL_RESULT] = shown(node.call.output)
+            node.attributes["gen_ai.tool.call.arguments"] = _json(_cut(node.call.arguments))
+            node.attributes["gen_ai.tool.call.result"] = shown(node.call.output)
     if reply is not None:
-        root.attributes[names.OUTPUT_MESSAGES] = reply
+        root.attributes["gen_ai.output.messages"] = reply
     if ended.rollout.report is not None:
         for event in root.events[:1]:
-            event.attributes[names.EXPLANATION] = _json(_cut(ended.rollout.report))
+            event.attributes["gen_ai.evaluation.explanation"] = _json(_cut(ended.rollout.report))
 
 
 def _split(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:

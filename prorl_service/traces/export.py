@@ -28,11 +28,9 @@ from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.rollouts.observers import Observer
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Group, Rollout
-from prorl_service.traces import conventions as names
 from prorl_service.traces.content import add_content
-from prorl_service.traces.context import is_traced
-from prorl_service.traces.spans import SAMPLED, SpanMaker, spans_of
-from prorl_service.traces.tree import Ended, tree
+from prorl_service.traces.spans import SAMPLED, SpanMaker, is_traced, spans_of
+from prorl_service.traces.tree import TracedRollout, tree
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -154,9 +152,9 @@ class TreeExporter(SpanExporter):
         first export."""
         self._provider = provider
         own = {
-            names.SERVICE_NAME: "prorl",
-            names.SERVICE_VERSION: __version__,
-            names.RUN_NAME: run,
+            "service.name": "prorl",
+            "service.version": __version__,
+            "prorl.run.name": run,
         }
         self._maker = SpanMaker(Resource(own).merge(OTELResourceDetector().detect()))
 
@@ -193,7 +191,7 @@ class TreeExporter(SpanExporter):
 
     def _spans(self, pending: PendingRollout) -> list[ReadableSpan]:
         rollout = Rollout.model_validate_json(pending.answer)
-        ended = Ended(rollout, pending.group, pending.model, pending.noticed_at)
+        ended = TracedRollout(rollout, pending.group, pending.model, pending.noticed_at)
         root = tree(ended, self._provider)
         if self._has_content:
             add_content(root, ended)

@@ -2,7 +2,9 @@
 
 `invoke_agent` holds the stage visits of all attempts; a stage holds the model and tool calls that
 began in it, of the last attempt only, whose trajectory is the rollout's. Token ids and logprobs are
-never included. Pure: does not import OpenTelemetry.
+never included. Names that begin with `gen_ai.` are those of OpenTelemetry's conventions for
+generative AI, which are in development: its Python package marks all of them as deprecated. Those
+that begin with `prorl.` are our own. Pure: does not import OpenTelemetry.
 """
 
 import re
@@ -22,7 +24,6 @@ from prorl_service.schemas import (
     Trajectory,
     Turn,
 )
-from prorl_service.traces import conventions as names
 
 Value = str | bool | int | float | list[str]
 
@@ -40,7 +41,7 @@ _ACTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TracedRollout:
     """An ended rollout, with facts that its answer lacks."""
 
     rollout: Rollout
@@ -52,7 +53,7 @@ class Ended:
 
 
 @dataclass(slots=True)
-class Event:
+class SpanEvent:
     name: str
     at: float
     attributes: dict[str, Value]
@@ -70,7 +71,7 @@ class Node:
     """True for a call to another process."""
     problem: str | None = None
     """Description of its failure; None if it did not fail."""
-    events: list[Event] = field(default_factory=list)
+    events: list[SpanEvent] = field(default_factory=list)
     children: list["Node"] = field(default_factory=list)
     turn: Turn | None = None
     """The turn of a model call."""
@@ -84,7 +85,7 @@ class Node:
             yield from child.walk()
 
 
-def tree(ended: Ended, provider: Callable[[str], str]) -> Node:
+def tree(ended: TracedRollout, provider: Callable[[str], str]) -> Node:
     """Returns the root. `provider` maps a backend's id to its kind of engine."""
     rollout = ended.rollout
     visits = [_stage(one, ended.group) for one in rollout.stages]
@@ -103,7 +104,7 @@ def tree(ended: Ended, provider: Callable[[str], str]) -> Node:
     return root
 
 
-def _end(ended: Ended, visits: Sequence[Node]) -> float:
+def _end(ended: TracedRollout, visits: Sequence[Node]) -> float:
     """Returns the end of the last stage; a cancelled rollout may have waited after it."""
     if visits and ended.rollout.state is not RolloutState.CANCELLED:
         return visits[-1].end
@@ -113,45 +114,45 @@ def _end(ended: Ended, visits: Sequence[Node]) -> float:
 # --- the rollout and its stages -----------------------------------------------------------------
 
 
-def _root(ended: Ended, end: float) -> Node:
+def _root(ended: TracedRollout, end: float) -> Node:
     rollout, group = ended.rollout, ended.group
     attributes: dict[str, Value | None] = {
-        names.OPERATION: names.INVOKE_AGENT,
-        names.AGENT: rollout.agent,
-        names.CONVERSATION: rollout.rollout_id,
-        names.REQUEST_MODEL: ended.model,
-        names.GROUP_ID: rollout.group_id,
-        names.TASK_ID: rollout.task_id,
-        names.INDEX: rollout.index,
-        names.ATTEMPT: rollout.attempt,
-        names.STATE: rollout.state.value,
-        names.REWARD: rollout.reward,
-        names.VERSION_MIN: rollout.oldest_policy_version,
-        names.VERSION_MAX: rollout.newest_policy_version,
-        names.IMAGE: group.task.image,
-        names.QUEUE_S: rollout.timings.queue_s,
-        names.WAITED_S: rollout.timings.waited_s,
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": rollout.agent,
+        "gen_ai.conversation.id": rollout.rollout_id,
+        "gen_ai.request.model": ended.model,
+        "prorl.group_id": rollout.group_id,
+        "prorl.task_id": rollout.task_id,
+        "prorl.index": rollout.index,
+        "prorl.attempt": rollout.attempt,
+        "prorl.state": rollout.state.value,
+        "prorl.reward": rollout.reward,
+        "prorl.policy_version.min": rollout.oldest_policy_version,
+        "prorl.policy_version.max": rollout.newest_policy_version,
+        "prorl.image": group.task.image,
+        "prorl.queue_s": rollout.timings.queue_s,
+        "prorl.waited_s": rollout.timings.waited_s,
     }
     if (trajectory := rollout.trajectory) is not None:
         attributes |= {
-            names.FINISH_REASON: trajectory.finish_reason.value,
-            names.TURNS: len(trajectory.turns),
-            names.SAMPLED_TOKENS: sum(turn.stop - turn.start for turn in trajectory.turns),
-            names.SEGMENTS: len(trajectory.segments),
+            "prorl.finish_reason": trajectory.finish_reason.value,
+            "prorl.turns": len(trajectory.turns),
+            "prorl.sampled_tokens": sum(turn.stop - turn.start for turn in trajectory.turns),
+            "prorl.segments": len(trajectory.segments),
         }
-    name = f"{names.INVOKE_AGENT} {rollout.agent}"
+    name = f"invoke_agent {rollout.agent}"
     return Node(name, rollout.created_at, end, _known(attributes))
 
 
 def _stage(visit: StageTime, group: Group) -> Node:
     attributes: dict[str, Value | None] = {
-        names.ATTEMPT: visit.attempt,
-        names.QUEUE_S: visit.queue_s,
-        names.WAITED_S: visit.waited_s,
-        names.IMAGE: group.task.image,
+        "prorl.attempt": visit.attempt,
+        "prorl.queue_s": visit.queue_s,
+        "prorl.waited_s": visit.waited_s,
+        "prorl.image": group.task.image,
     }
     end = visit.started_at + visit.took_s
-    name = names.STAGE_PREFIX + visit.stage.value
+    name = "prorl." + visit.stage.value
     node = Node(name, visit.started_at, end, _known(attributes))
     if visit.retried is not None:
         _fail(node, visit.retried)
@@ -161,11 +162,11 @@ def _stage(visit: StageTime, group: Group) -> Node:
 def _fail(node: Node, error: ErrorInfo) -> None:
     """Records the error; that of a cancelled rollout is a reason, not a failure."""
     message = shown(error.message, MAX_LINE)
-    if node.attributes.get(names.STATE) != RolloutState.CANCELLED.value:
+    if node.attributes.get("prorl.state") != RolloutState.CANCELLED.value:
         node.problem = f"{error.blame.value}: {message}"
-    node.attributes |= {names.ERROR_TYPE: error.kind, names.BLAME: error.blame.value}
+    node.attributes |= {"error.type": error.kind, "prorl.blame": error.blame.value}
     if error.hint:
-        node.attributes[names.HINT] = shown(error.hint, MAX_LINE)
+        node.attributes["prorl.hint"] = shown(error.hint, MAX_LINE)
 
 
 def _fail_stage(node: Node, visit: StageTime, error: ErrorInfo) -> None:
@@ -173,29 +174,31 @@ def _fail_stage(node: Node, visit: StageTime, error: ErrorInfo) -> None:
         _fail(node, error)
 
 
-def _scores(rollout: Rollout, at: float) -> Iterator[Event]:
+def _scores(rollout: Rollout, at: float) -> Iterator[SpanEvent]:
     scores = {} if rollout.reward is None else {"reward": rollout.reward}
     scores |= rollout.reward_components
     for name, value in scores.items():
         attributes: dict[str, Value] = {
-            names.EVALUATION_NAME: shown(name, MAX_LINE),
-            names.SCORE: value,
+            "gen_ai.evaluation.name": shown(name, MAX_LINE),
+            "gen_ai.evaluation.score.value": value,
         }
-        yield Event(names.EVALUATION, at, attributes)
+        yield SpanEvent("gen_ai.evaluation.result", at, attributes)
 
 
 # --- calls --------------------------------------------------------------------------------------
 
 
 def _add_calls(
-    root: Node, ended: Ended, trajectory: Trajectory, provider: Callable[[str], str]
+    root: Node, ended: TracedRollout, trajectory: Trajectory, provider: Callable[[str], str]
 ) -> None:
     last = ended.rollout.stages[-1].attempt if ended.rollout.stages else None
-    visits = [one for one in root.children if one.attributes[names.ATTEMPT] == last]
+    visits = [one for one in root.children if one.attributes["prorl.attempt"] == last]
     common = _request(ended.model, trajectory.sampling)
     cursor = next((one.start for one in visits if one.name.endswith(Stage.RUN)), root.start)
     for turn in trajectory.turns:
-        chat = _chat(turn, trajectory, cursor, common | {names.PROVIDER: provider(turn.backend)})
+        chat = _chat(
+            turn, trajectory, cursor, common | {"gen_ai.provider.name": provider(turn.backend)}
+        )
         parent = next((one for one in reversed(visits) if one.start <= chat.start), root)
         parent.children.append(chat)
         cursor = chat.end
@@ -207,12 +210,12 @@ def _add_calls(
 
 def _request(model: str | None, sampling: Sampling) -> dict[str, Value]:
     attributes: dict[str, Value | None] = {
-        names.OPERATION: names.CHAT,
-        names.REQUEST_MODEL: model,
-        names.TEMPERATURE: sampling.temperature,
-        names.TOP_P: sampling.top_p,
-        names.TOP_K: sampling.top_k or None,
-        names.MAX_TOKENS: sampling.max_tokens_per_turn,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": model,
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.top_p": sampling.top_p,
+        "gen_ai.request.top_k": sampling.top_k or None,
+        "gen_ai.request.max_tokens": sampling.max_tokens_per_turn,
     }
     return _known(attributes)
 
@@ -223,19 +226,19 @@ def _chat(turn: Turn, trajectory: Trajectory, cursor: float, common: dict[str, V
     start = cursor if turn.started_at is None else turn.started_at
     attributes: dict[str, Value | None] = {
         **common,
-        names.FINISH_REASONS: [turn.finish_reason],
-        names.INPUT_TOKENS: len(segment.prompt_ids) + turn.start,
-        names.OUTPUT_TOKENS: turn.stop - turn.start,
-        names.CACHED_TOKENS: turn.cached_tokens,
-        names.SEGMENT: turn.segment,
-        names.WAITED_S: turn.waited_s,
-        names.FORMAT_ERROR: True if turn.format_error is not None else None,
+        "gen_ai.response.finish_reasons": [turn.finish_reason],
+        "gen_ai.usage.input_tokens": len(segment.prompt_ids) + turn.start,
+        "gen_ai.usage.output_tokens": turn.stop - turn.start,
+        "gen_ai.usage.cache_read.input_tokens": turn.cached_tokens,
+        "prorl.segment": turn.segment,
+        "prorl.waited_s": turn.waited_s,
+        "prorl.format_error": True if turn.format_error is not None else None,
     }
     sampled_by = segment.policy_versions[turn.start : turn.stop]
-    attributes[names.POLICY_VERSION] = max(sampled_by, default=None)
+    attributes["prorl.policy_version"] = max(sampled_by, default=None)
     attributes |= _address(turn.backend)
-    model = common.get(names.REQUEST_MODEL)
-    name = f"{names.CHAT} {model}" if model else names.CHAT
+    model = common.get("gen_ai.request.model")
+    name = f"chat {model}" if model else "chat"
     end = start + turn.waited_s + turn.model_s
     return Node(name, start, end, _known(attributes), is_request=True, turn=turn)
 
@@ -243,9 +246,9 @@ def _chat(turn: Turn, trajectory: Trajectory, cursor: float, common: dict[str, V
 def _address(backend: str) -> dict[str, Value | None]:
     try:
         parts = urlsplit(f"//{backend}")
-        return {names.SERVER_ADDRESS: parts.hostname or backend, names.SERVER_PORT: parts.port}
+        return {"server.address": parts.hostname or backend, "server.port": parts.port}
     except ValueError:
-        return {names.SERVER_ADDRESS: backend}
+        return {"server.address": backend}
 
 
 def _tool(call: ToolCallRecord, cursor: float) -> Node:
@@ -253,15 +256,13 @@ def _tool(call: ToolCallRecord, cursor: float) -> Node:
     name = call.name if _TOOL_NAME.fullmatch(call.name) else UNKNOWN_TOOL
     start = cursor if call.started_at is None else call.started_at
     attributes: dict[str, Value] = {
-        names.OPERATION: names.EXECUTE_TOOL,
-        names.TOOL_NAME: name,
-        names.TOOL_TYPE: names.FUNCTION,
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.type": "function",
     }
-    node = Node(
-        f"{names.EXECUTE_TOOL} {name}", start, start + call.duration_s, attributes, call=call
-    )
+    node = Node(f"execute_tool {name}", start, start + call.duration_s, attributes, call=call)
     if call.is_error:
-        node.problem, attributes[names.ERROR_TYPE] = "", TOOL_ERROR
+        node.problem, attributes["error.type"] = "", TOOL_ERROR
     return node
 
 

@@ -6,7 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,17 @@ NEVER_MS = "3600000"
 """Delay of the processor by which nothing is exported before the service's end."""
 
 
-def traced_settings(engine: StubEngine, url: str) -> Settings:
-    return Settings(
+@asynccontextmanager
+async def traced(engine: StubEngine, collector: Collector) -> AsyncIterator[AsyncRolloutClient]:
+    """Client of a service in this process that sends its traces to `collector`."""
+    settings = Settings(
         backends=(BackendSpec(url=engine.url),),
         sandbox="process",
         agents=(TELLING,),
-        traces=TraceOptions(otel_endpoint=url, otel_content=True),
+        traces=TraceOptions(otel_endpoint=collector.url, otel_content=True),
     )
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        yield client
 
 
 @pytest.fixture
@@ -106,10 +111,7 @@ async def test_a_collector_that_comes_back_gets_later_spans(
     engine: StubEngine, tmp_path: Path, collector: Collector, grown: Grown
 ) -> None:
     collector.status = 400
-    async with (
-        serving(traced_settings(engine, collector.url)) as url,
-        AsyncRolloutClient(url) as client,
-    ):
+    async with traced(engine, collector) as client:
         await finished(client, telling("lost"))
 
         async def is_refused() -> bool:
@@ -132,10 +134,7 @@ async def test_a_full_queue_drops_whole_rollouts_and_counts_them(
     with monkeypatch.context() as held:
         held.setattr(BatchSpanProcessor, "on_end", lambda _, span: waiting.append(span))
         waiting: list[export.PendingRollout] = []
-        async with (
-            serving(traced_settings(engine, collector.url)) as url,
-            AsyncRolloutClient(url) as client,
-        ):
+        async with traced(engine, collector) as client:
             rollouts = await finished(client, telling("g", n=5))
     assert {one.state for one in rollouts} == {RolloutState.DONE}
     assert len(waiting) == 2
@@ -147,10 +146,7 @@ async def test_the_queue_is_bounded_in_bytes_too(
 ) -> None:
     monkeypatch.setattr(export, "QUEUE_BYTES", 1)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", NEVER_MS)
-    async with (
-        serving(traced_settings(engine, collector.url)) as url,
-        AsyncRolloutClient(url) as client,
-    ):
+    async with traced(engine, collector) as client:
         await finished(client, telling("g", n=3))
         assert grown(TraceOutcome.DROPPED) == 2
     assert len(collector.roots()) == 1
@@ -160,10 +156,7 @@ async def test_rollouts_that_ended_before_a_stop_are_exported(
     engine: StubEngine, collector: Collector, grown: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", NEVER_MS)
-    async with (
-        serving(traced_settings(engine, collector.url)) as url,
-        AsyncRolloutClient(url) as client,
-    ):
+    async with traced(engine, collector) as client:
         await finished(client, telling("g", n=6))
         assert collector.spans == []
     assert len(collector.roots()) == grown(TraceOutcome.EXPORTED) == 6
@@ -183,10 +176,7 @@ async def test_large_trees_go_in_several_requests(
 ) -> None:
     monkeypatch.setattr(export, limit, value)
     call = {"name": "bash", "output": "x" * 8_000}
-    async with (
-        serving(traced_settings(engine, collector.url)) as url,
-        AsyncRolloutClient(url) as client,
-    ):
+    async with traced(engine, collector) as client:
         await finished(client, telling("g", call=call))
         await asyncio.to_thread(collector.wait_for, 1)
 
@@ -207,10 +197,7 @@ async def test_opentelemetrys_variables_apply_and_keys_leave_the_environment(
     monkeypatch.setenv("OTEL_SERVICE_NAME", "rollouts of mine")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "cluster=north")
     monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "5")
-    async with (
-        serving(traced_settings(engine, collector.url)) as url,
-        AsyncRolloutClient(url) as client,
-    ):
+    async with traced(engine, collector) as client:
         assert "OTEL_EXPORTER_OTLP_HEADERS" not in os.environ
         await finished(client, telling("g"))
         await asyncio.to_thread(collector.wait_for, 1)
@@ -269,10 +256,7 @@ async def test_the_sdk_can_be_disabled_by_its_variable(
     engine: StubEngine, collector: Collector, grown: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    async with (
-        serving(traced_settings(engine, collector.url)) as url,
-        AsyncRolloutClient(url) as client,
-    ):
+    async with traced(engine, collector) as client:
         await finished(client, telling("g"))
     assert not any(grown(outcome) for outcome in TraceOutcome)
 

@@ -97,11 +97,7 @@ async def test_the_parent_outlives_the_service(
     ):
         with step():
             await client.submit([telling("g", n=2, sleep=2)])
-
-        async def are_running() -> bool:
-            return (await client.status()).rollouts.get(RolloutState.RUNNING) == 2
-
-        await until(are_running)
+        await until(client.status, lambda status: status.rollouts.get(RolloutState.RUNNING) == 2)
         running.kill()
     async with service(engine, tmp_path, *options, "--resume", name="again"):
         await assert_children_of_the_step(collector, 2)

@@ -22,9 +22,9 @@ from prorl_service.schemas import (
     Turn,
 )
 from prorl_service.schemas.tracing import read_traceparent
-from prorl_service.traces.context import MAX_LINKS, is_traced, parent_of, root_of, siblings_of
 from prorl_service.traces.export import EVERY_S, SDK_LOGGER, Trouble
-from prorl_service.traces.tree import Ended, Node, shown, tree
+from prorl_service.traces.spans import MAX_LINKS, is_traced, parent_of, root_of, siblings_of
+from prorl_service.traces.tree import Node, TracedRollout, shown, tree
 
 TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
 GROUP = Group(group_id="g", task=TASK, n=4)
@@ -45,7 +45,7 @@ def turn(start: int, started_at: float | None, **fields: object) -> Turn:
     return Turn.model_validate(given | fields)
 
 
-def ended(turns: list[Turn], stages: list[StageTime], **fields: object) -> Ended:
+def ended(turns: list[Turn], stages: list[StageTime], **fields: object) -> TracedRollout:
     size = max((one.stop for one in turns), default=0)
     segment = Segment(
         prompt_ids=[1, 2, 3],
@@ -73,14 +73,14 @@ def ended(turns: list[Turn], stages: list[StageTime], **fields: object) -> Ended
         stages=stages,
         created_at=CREATED,
     )
-    return Ended(rollout.model_copy(update=fields), GROUP, "m", CREATED + 100)
+    return TracedRollout(rollout.model_copy(update=fields), GROUP, "m", CREATED + 100)
 
 
 def visit(stage: Stage, started_at: float, took_s: float, attempt: int = 1) -> StageTime:
     return StageTime(stage=stage, attempt=attempt, started_at=started_at, queue_s=0, took_s=took_s)
 
 
-def grown(one: Ended) -> Node:
+def grown(one: TracedRollout) -> Node:
     return tree(one, lambda _: "vllm")
 
 

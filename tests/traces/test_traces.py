@@ -12,7 +12,7 @@ from prorl_service import __version__
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import Rollout, RolloutState, Stage
 from prorl_service.testing import StubEngine
-from prorl_service.traces.context import is_traced
+from prorl_service.traces.spans import is_traced
 from tests.server.application import finished, group, until
 from tests.traces.agents import ERRORS, telling
 from tests.traces.collector import Collector, Received
@@ -152,11 +152,7 @@ async def test_retried_attempts_are_spans_with_their_reason(
     engine.generate_status = 500
     submitted = telling("g")
     await client.submit([submitted])
-
-    async def has_failed_once() -> bool:
-        return len((await client.get("g.0")).stages) == 2
-
-    await until(has_failed_once)
+    await until(lambda: client.get("g.0"), lambda rollout: len(rollout.stages) == 2)
     engine.generate_status = 200
     (rollout,) = await client.wait(["g.0"], 60)
     await received(collector, 1)
@@ -176,11 +172,7 @@ async def test_cancelled_rollouts_are_not_failures(
     client: AsyncRolloutClient, collector: Collector
 ) -> None:
     await client.submit([telling("g", sleep=60)])
-
-    async def is_running() -> bool:
-        return (await client.get("g.0")).state is RolloutState.RUNNING
-
-    await until(is_running)
+    await until(lambda: client.get("g.0"), lambda rollout: rollout.state is RolloutState.RUNNING)
     await client.cancel(["g.0"])
     await received(collector, 1)
     (root,) = collector.roots()

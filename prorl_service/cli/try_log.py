@@ -7,7 +7,7 @@ from pathlib import Path
 
 import prorl_service
 from prorl_service.cli.screen import Screen
-from prorl_service.rollouts import reporting
+from prorl_service.rollouts import inflight
 
 PACKAGE = str(Path(prorl_service.__file__).parent)
 STYLES = {logging.WARNING: "yellow", logging.ERROR: "red", logging.CRITICAL: "red"}
@@ -46,8 +46,8 @@ def _is_ours(filename: str) -> bool:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leaves out what `reporting` logs: the verdict on the rollout says it too."""
-    return record.name != reporting.__name__
+    """Leaves out what `inflight` logs: the verdict on the rollout says it too."""
+    return record.name != inflight.__name__
 
 
 class _Formatter(logging.Formatter):

@@ -2,7 +2,7 @@
 
 The only place that changes a rollout's state, and only along `LEGAL_MOVES`. A rollout has ended
 once its end is in the journal; its watchers are called then. Knows nothing of agents or of the
-resources of an attempt, which `pipeline.execution` holds.
+resources of an attempt, which `pipeline.pipeline` holds.
 """
 
 import asyncio
@@ -81,6 +81,14 @@ class Result(Protocol):
         """Returns the wire form with it. Raises if odd values do not fit."""
 
 
+class RecordObserver(Protocol):
+    """Whoever is told of a rollout; `observers.Observers` tells all."""
+
+    def moved(self, record: "RolloutRecord") -> None: ...
+
+    def ended(self, record: "RolloutRecord", row: EndedRow) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
     packed: bytes = field(repr=False)
@@ -142,9 +150,7 @@ class RolloutRecord:
     admitted: Admitted
     index: int
     journal: Journal
-    on_move: Callable[["RolloutRecord"], None] | None = None
-    on_end: Callable[["RolloutRecord", EndedRow], None] | None = None
-    """Callback after its end, with what the journal has of it."""
+    observer: "RecordObserver | None" = None
     attempt: int = 0
     excused_attempts: int = 0
     """Number of attempts that ended with the service's process after they had saved turns."""
@@ -209,8 +215,8 @@ class RolloutRecord:
         if state not in LEGAL_MOVES[self.state]:
             raise IllegalMove(f"{self.rollout_id}: {self.state} -> {state}")
         self.state = state
-        if self.on_move is not None:
-            self.on_move(self)
+        if self.observer is not None:
+            self.observer.moved(self)
 
     # --- attempts -------------------------------------------------------------------------------
 
@@ -320,8 +326,8 @@ class RolloutRecord:
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             self._tell(partial(watcher, self))
-        if self.on_end is not None:
-            self._tell(partial(self.on_end, self, row))
+        if self.observer is not None:
+            self.observer.ended(self, row)
 
     def _tell(self, watcher: Callable[[], None]) -> None:
         """Calls a watcher, whose bugs must not keep the end from the others."""

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -121,11 +122,11 @@ async def test_a_file_is_used_by_one_service_only(tmp_path: Path) -> None:
             Journal(tmp_path / "j")
 
 
-def _newer(path: Path) -> None:
+def _of_version(version: int, path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE t (a)")
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute("PRAGMA user_version = 77")
+        db.execute(f"PRAGMA user_version = {version}")
 
 
 def _foreign(path: Path) -> None:
@@ -139,7 +140,12 @@ def _damaged(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
-    [(_newer, "version"), (_foreign, "not a journal"), (_damaged, "is damaged")],
+    [
+        (partial(_of_version, 3), "has version 3"),  # older than any release
+        (partial(_of_version, 77), "has version 77"),
+        (_foreign, "not a journal"),
+        (_damaged, "is damaged"),
+    ],
 )
 def test_an_unusable_file_is_refused_with_the_reason(
     tmp_path: Path, spoil: Callable[[Path], None], message: str

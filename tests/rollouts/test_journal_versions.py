@@ -11,15 +11,13 @@ import pytest
 from prorl_service.errors import JournalError, ResultLost
 from prorl_service.resume import rows
 from prorl_service.rollouts.journal import Journal, tables
-from prorl_service.rollouts.journal.file import INCREMENTAL, MIGRATIONS
+from prorl_service.rollouts.journal.file import MIGRATIONS
 from prorl_service.rollouts.journal.tables import STRIDE, TABLES, VERSION
-from prorl_service.sampling import tables as sampler_tables
 from prorl_service.sampling.runner import SamplerState
-from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
-from tests.rollouts import journal_version_2
+from prorl_service.schemas import MAX_GROUP_SIZE, Group
 from tests.rollouts.journal_rows import accepted, ended
 
-DIGESTS = {3: "9da7ca25769e95fd", 4: "e9cba0c9e345702f", 5: "fd188ed6579154eb"}
+DIGESTS = {4: "e9cba0c9e345702f", 5: "fd188ed6579154eb"}
 """Digests of the tables and of the models that they hold as JSON, keyed by version."""
 
 
@@ -47,82 +45,23 @@ def test_a_journals_contents_do_not_change_without_a_new_version() -> None:
     assert set(MIGRATIONS) == set(range(min(MIGRATIONS), VERSION))
 
 
-def group(group_id: str) -> Group:
-    task = {"task_id": "t", "agent": "a", "messages": [{"role": "user", "content": "Go."}]}
-    return Group.model_validate({"group_id": group_id, "task": task, "n": 3})
-
-
-def old_journal(path: Path) -> None:
-    requests = {one: group(one).model_dump_json().encode() for one in ("a:1", "b.2", "c")}
-    journal_version_2.write(path, requests)
-
-
-async def test_a_journal_of_version_2_keeps_all_its_contents(tmp_path: Path) -> None:
-    old_journal(tmp_path / "j")
-    async with Journal(tmp_path / "j") as journal:
-        assert await journal.read(tables.count_ended) == {
-            RolloutState.DONE: 3,
-            RolloutState.FAILED: 1,
-        }
-        assert await journal.read(tables.answer, "a:1.2") == (b'"summary"', b'{"answer":2}')
-        assert await journal.read(tables.summaries, ["b.2.0", "b.2.1"]) == {"b.2.0": b'"summary"'}
-        half, untouched = await journal.read(tables.unfinished)
-        assert Group.model_validate_json(half.request) == group("b.2")
-        assert (half.attempts, half.ended) == ({"b.2.1": 2}, {"b.2.0"})
-        assert (untouched.attempts, untouched.ended) == ({}, set())
-        assert half.created_at == 1763843000.25
-        assert await journal.read(tables.recall, "weights") == b"newest"
-        ((sampler_id, state),) = await journal.read(sampler_tables.samplers)
-        draw = SamplerState.model_validate_json(state).draw
-        assert sampler_id == "s"
-        assert draw is not None
-        assert draw.spec.deadline_s == 1800
-        (candidate,) = await journal.read(lambda db: sampler_tables.candidates(db, "s"))
-        assert candidate.candidate().group == group("b.2")
-        for index in (1, 2):
-            await journal.end(ended("b.2", index))
-        assert await journal.forget(["a:1", "b.2"]) == {"done": 5, "failed": 1}
-    async with Journal(tmp_path / "j") as journal:
-        assert (await journal.read(tables.count_ended)).total() == 0
-
-
-async def test_a_journal_of_version_2_gives_room_back_once_migrated(tmp_path: Path) -> None:
-    old_journal(tmp_path / "j")
-    async with Journal(tmp_path / "j"):
-        pass
-    with sqlite3.connect(tmp_path / "j") as db:
-        assert db.execute("PRAGMA auto_vacuum").fetchone() == (INCREMENTAL,)
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
-
-
-async def test_a_migrated_journal_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
-    old_journal(tmp_path / "old")
-    tables = []
-    for name in ("old", "new"):
-        async with Journal(tmp_path / name) as journal:
-            tables.append(await journal.read(columns))
-    assert tables[0] == tables[1]
-
-
-async def test_a_journal_of_version_3_gets_a_table_of_turns(tmp_path: Path) -> None:
-    async with Journal(tmp_path / "new") as journal:
-        expected = await journal.read(columns)
-        await journal.accept([accepted("a")])
-    with sqlite3.connect(tmp_path / "new") as db:
-        for table in ("turns", "continuations", "outside_calls"):
-            db.execute(f"DROP TABLE {table}")
-        db.execute("PRAGMA user_version = 3")
-    async with Journal(tmp_path / "new") as journal:
-        assert await journal.read(columns) == expected
-        [unfinished] = await journal.read(tables.unfinished)
-        assert (unfinished.request, unfinished.saved_attempts) == (b"{}", {})
+TURNS_OF_VERSION_4 = """
+CREATE TABLE turns (
+    rollout INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    layer TEXT NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (rollout, number)
+) STRICT;
+"""
 
 
 def with_tables_of_version_4(db: sqlite3.Connection) -> None:
     for table in ("turns", "continuations", "outside_calls"):
         db.execute(f"DROP TABLE {table}")
-    db.executescript(MIGRATIONS[3])
+    db.execute(TURNS_OF_VERSION_4)
+    db.execute("PRAGMA user_version = 4")
 
 
 async def test_results_of_a_journal_of_version_4_are_read_without_seals(tmp_path: Path) -> None:
@@ -135,7 +74,6 @@ async def test_results_of_a_journal_of_version_4_are_read_without_seals(tmp_path
         db.execute("""UPDATE rollouts SET summary = CAST('{"s":1}' AS BLOB)""")
         db.execute("""UPDATE rollouts SET answer = CAST('{"a":1}' AS BLOB) WHERE id % 4096 = 0""")
         db.execute("""UPDATE rollouts SET answer = CAST('{"a":' AS BLOB) WHERE id % 4096 = 1""")
-        db.execute("PRAGMA user_version = 4")
     async with Journal(tmp_path / "j") as journal:
         assert await journal.read(tables.answer, "a.0") == (b'{"s":1}', b'{"a":1}')
         with pytest.raises(ResultLost):
@@ -153,7 +91,6 @@ async def test_turns_of_version_4_excuse_attempts_and_are_not_believed(tmp_path:
             "INSERT INTO turns VALUES (?, ?, ?, ?, ?)",
             [(row, 0, 1, "", b"zero"), (row, 1, 3, "layer", b"one")],
         )
-        db.execute("PRAGMA user_version = 4")
     async with Journal(tmp_path / "j") as journal:
         assert await journal.read(columns) == expected
         [unfinished] = await journal.read(tables.unfinished)
@@ -171,12 +108,16 @@ def columns(db: sqlite3.Connection) -> dict[str, list[Any]]:
 
 
 async def test_a_migration_that_fails_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
-    old_journal(tmp_path / "j")
+    async with Journal(tmp_path / "j") as journal:
+        await journal.accept([accepted("a")])
+        await journal.end(ended("a"))
     with sqlite3.connect(tmp_path / "j") as db:
-        db.execute("UPDATE samplers SET state = CAST('no JSON' AS BLOB)")
+        with_tables_of_version_4(db)
+        db.execute("CREATE TABLE outside_calls (mine)")  # the last that the step makes
     for _ in range(2):
-        with pytest.raises(JournalError, match="malformed JSON"):
+        with pytest.raises(JournalError, match="outside_calls already exists"):
             Journal(tmp_path / "j")
     with sqlite3.connect(tmp_path / "j") as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
-        assert db.execute("SELECT count(*) FROM rollouts").fetchone() == (5,)
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+        assert db.execute("SELECT count(*) FROM rollouts").fetchone() == (1,)
+        assert db.execute("SELECT count(*) FROM turns").fetchone() == (0,)

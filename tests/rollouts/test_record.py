@@ -8,6 +8,7 @@ import pytest
 from prorl_service.resume.rows import SavedRollout
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow, UnfinishedGroup
+from prorl_service.rollouts.observers import Observer
 from prorl_service.rollouts.record import (
     UNWRITABLE,
     Admitted,
@@ -33,6 +34,17 @@ from prorl_service.schemas import (
 
 TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
 PROBLEM = ErrorInfo(kind="TaskError", blame=Blame.TASK, message="no such file")
+
+
+class Told(Observer):
+    def __init__(self, told: list[object]) -> None:
+        self.told = told
+
+    def moved(self, record: RolloutRecord) -> None:
+        self.told.append(record.state)
+
+    def ended(self, record: RolloutRecord, row: EndedRow) -> None:
+        self.told.append(row.rollout_id)
 
 
 @pytest.fixture
@@ -63,8 +75,7 @@ async def test_the_last_move_is_told_first_and_the_end_after_the_callers(
     record: RolloutRecord,
 ) -> None:
     told: list[object] = []
-    record.on_move = lambda one: told.append(one.state)
-    record.on_end = lambda one, row: told.append(row.rollout_id)
+    record.observer = Told(told)
     record.watch(lambda one: told.append("a caller"))
     move_to_eval(record)
     told.clear()
@@ -122,17 +133,17 @@ async def test_a_cancellation_reaches_the_work_in_flight(record: RolloutRecord) 
 async def test_a_watcher_that_raises_costs_the_others_nothing(
     record: RolloutRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[str] = []
+    told: list[object] = []
 
     def fail(*_: object) -> None:
         raise OverflowError("intermediate overflow " + "x" * 100_000)
 
-    record.on_end = lambda *_: told.append("on_end")
-    for watcher in (fail, lambda one: told.append(one.rollout_id), fail):
+    record.observer = Told(told)
+    for watcher in (fail, lambda one: told.append("a caller"), fail):
         record.watch(watcher)
     await record.end(RolloutState.FAILED, PROBLEM)
     record.watch(fail)
-    assert told == ["g.0", "on_end"]
+    assert told == [RolloutState.FAILED, "a caller", "g.0"]
     lines = [one.getMessage() for one in caplog.records]
     assert len(lines) == 3
     assert all("g.0" in line and len(line) < 1000 for line in lines)

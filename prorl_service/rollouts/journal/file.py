@@ -10,6 +10,8 @@ import logging
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +33,11 @@ MAX_WAL_BYTES = 2**26
 INCREMENTAL = 2
 DAMAGED_HINT = "move it away to start with an empty one; `sqlite3 FILE .recover` may save it"
 
-MIGRATIONS = {
-    version: Path(__file__).with_name(f"from_{version}.sql").read_text() for version in (2, 3, 4)
-}
+MIGRATIONS = {4: Path(__file__).with_name("from_4.sql").read_text()}
 """Steps to the next version, keyed by the version that they start from; a step is never changed
-once a service of its version was released. The step from 2 restarts the time for which results are
-kept, since their ages were measured by a wall clock. The step from 4 leaves turns without a
-checksum behind: their rollouts start from scratch, and no attempt counts against them. Version 5
-has seals behind the results that it writes."""
+once a service of its version was released. Version 4 is that of release 0.2. The step from it
+leaves turns without a checksum behind: their rollouts start from scratch, and no attempt counts
+against them. Version 5 has seals behind the results that it writes."""
 
 _locked: set[Path] = set()
 """Journals that this process has locked; the kernel would grant it a second lock."""
@@ -118,7 +117,7 @@ class JournalFile:
 def open_file(path: Path | None) -> JournalFile:
     """Opens a journal, created if need be. Raises `JournalError` for a file that cannot be used."""
     if path is None:
-        writer = _connect(":memory:")
+        writer = connect(":memory:")
         _prepare(writer, "the journal in memory")
         return JournalFile(writer)
     lock = None
@@ -137,10 +136,10 @@ def open_file(path: Path | None) -> JournalFile:
 def _open_locked(path: Path, lock: FileLock) -> JournalFile:
     is_new = not path.exists()
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    writer = _connect(path)
+    writer = connect(path)
     try:
         _prepare(writer, f"the journal {path}")
-        reader = _connect(path)
+        reader = connect(path)
         reader.execute("PRAGMA query_only = 1")
     except BaseException:
         writer.close()
@@ -148,7 +147,19 @@ def _open_locked(path: Path, lock: FileLock) -> JournalFile:
     return JournalFile(writer, reader, path, lock, is_new)
 
 
-def _connect(path: Path | str) -> sqlite3.Connection:
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Writes all of the block or nothing."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def connect(path: Path | str) -> sqlite3.Connection:
     """Opens a connection for use in another thread. The caller commits."""
     return sqlite3.connect(
         path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -172,7 +183,6 @@ def _prepare(db: sqlite3.Connection, name: str) -> None:
         _migrate(db, version, name)
     db.execute(f"PRAGMA user_version = {VERSION}")
     db.execute("COMMIT")
-    _give_room_back_from_now_on(db, name)
 
 
 def _migrate(db: sqlite3.Connection, version: int, name: str) -> None:
@@ -192,18 +202,6 @@ def run_script(db: sqlite3.Connection, script: str) -> None:
     """Runs the statements one by one, since `executescript` would commit first."""
     for statement in filter(str.strip, script.split(";")):
         db.execute(statement)
-
-
-def _give_room_back_from_now_on(db: sqlite3.Connection, name: str) -> None:
-    """Rewrites a file of an older version once, as otherwise pages cannot be given back."""
-    (mode,) = db.execute("PRAGMA auto_vacuum").fetchone()
-    if mode == INCREMENTAL:
-        return
-    try:
-        db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
-        db.execute("VACUUM")
-    except sqlite3.Error as error:
-        log.warning("%s will not shrink until the next start: %s", name, error)
 
 
 def unusable(name: str, error: Exception) -> JournalError:

@@ -51,16 +51,12 @@ class Journal:
         self.path = path
         """File of the journal; None if it is in memory."""
         self._file = open_file(path)
-        self._name = "the journal in memory" if path is None else f"the journal {path}"
+        self.name = "the journal in memory" if path is None else f"the journal {path}"
         self._retention = retention
         with self._opening():
             self._began_at = time.monotonic() - tables.uptime(self._file.writer)
-        self._writer = Writer(self._name, self._file.writer, self._died, self._set_failure)
-        self._reader = (
-            Reader("reader", self._name, self._file.reader, self._died)
-            if self._file.reader
-            else None
-        )
+        self._writer = Writer(self, self._file.writer)
+        self._reader = Reader(self, self._file.reader) if self._file.reader else None
         self._is_closed = self._is_used = False
         self.background = TaskOwner()
         """Owner of work that its callers have left; see `unless_failing`."""
@@ -75,7 +71,7 @@ class Journal:
     def claim(self, run: str | None, *, resume: bool) -> str:
         """See `owner.claim`. Call it before `async with`, if at all."""
         with self._opening():
-            return owner.claim(self._file.writer, self._name, run, resume=resume)
+            return owner.claim(self._file.writer, self.name, run, resume=resume)
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
@@ -85,7 +81,7 @@ class Journal:
         except BaseException as error:
             self._file.close()
             if isinstance(error, sqlite3.Error | ValueError | LookupError | TypeError):
-                raise unusable(self._name, error) from error
+                raise unusable(self.name, error) from error
             raise
 
     def parsed(self, parse: Callable[[], Result]) -> Result:
@@ -94,7 +90,7 @@ class Journal:
         try:
             return parse()
         except (ValueError, LookupError, TypeError) as error:
-            raise unusable(self._name, error) from error
+            raise unusable(self.name, error) from error
 
     def follow(self, follower: Follower) -> None:
         """Call it before `async with`, if at all."""
@@ -205,7 +201,7 @@ class Journal:
 
         Raises `JournalError` as soon as the journal cannot be written; `work` continues.
         """
-        task = asyncio.create_task(work, name=f"work that waits for {self._name}")
+        task = asyncio.create_task(work, name=f"work that waits for {self.name}")
         failing = asyncio.create_task(self._failing.wait())
         try:
             while not task.done():
@@ -219,7 +215,7 @@ class Journal:
             failing.cancel()
         return task.result()
 
-    def _set_failure(self, failure: str | None) -> None:
+    def set_failure(self, failure: str | None) -> None:
         self.failure = self.death or failure
         if self.failure is None:
             self.writable.set()
@@ -228,9 +224,9 @@ class Journal:
             self.writable.clear()
             self._failing.set()
 
-    def _died(self, death: str) -> None:
+    def died(self, death: str) -> None:
         self.death = self.death or death
-        self._set_failure(death)
+        self.set_failure(death)
 
 
 def _seen(future: "asyncio.Future[Any]") -> None:

@@ -17,17 +17,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from prorl_service.errors import JournalError
-from prorl_service.rollouts.journal import tables as tables
-from prorl_service.rollouts.journal.file import DAMAGED_HINT
+from prorl_service.rollouts.journal import tables
+from prorl_service.rollouts.journal.file import DAMAGED_HINT, transaction
 from prorl_service.rollouts.journal.follower import Follower
 from prorl_service.rollouts.journal.seals import is_damage
 
 log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 RETRY_S = 1.0
 """Seconds between attempts to write while the file cannot be written."""
@@ -62,24 +60,36 @@ class Operation:
     """What it ends, for the follower."""
 
 
+class ThreadOwner(Protocol):
+    """The journal, whose methods are called in the event loop."""
+
+    name: str
+
+    def died(self, death: str) -> None:
+        """A thread has ended without being closed."""
+
+    def set_failure(self, failure: str | None) -> None:
+        """The reason why the file cannot be written; None: it can be written again."""
+
+
 class JournalThread(ABC):
     """Does operations in order. Used by one event loop, between `start` and `close`."""
 
-    def __init__(
-        self, kind: str, name: str, db: sqlite3.Connection, on_death: Callable[[str], None]
-    ) -> None:
-        """`name`: the journal's. `on_death` is called in the event loop if the thread ends without
-        being closed."""
-        self._name = name
+    kind: str
+
+    def __init__(self, owner: ThreadOwner, db: sqlite3.Connection) -> None:
+        self._owner = owner
+        self._name = owner.name
         self._db = db
-        self._on_death = on_death
         self._asked: list[Operation] = []
         """Operations of this turn of the event loop, sent together since waking the thread is
         expensive."""
         self._operations: queue.SimpleQueue[list[Operation] | None] = queue.SimpleQueue()
         """Operations for the thread; None ends it."""
         self._in_hand: list[Operation] = []
-        self._thread = threading.Thread(target=self._serve, name=f"journal {kind}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, name=f"journal {self.kind}", daemon=True
+        )
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -119,7 +129,7 @@ class JournalThread(ABC):
         with suppress(queue.Empty):
             while True:
                 left += self._operations.get_nowait() or []
-        self._on_death(death)
+        self._owner.died(death)
         refused = JournalError(death, retryable=False)
         _resolve([replace(one, outcome=refused) for one in left if not one.is_retried])
         _cancel([one for one in left if one.is_retried])
@@ -141,6 +151,8 @@ class JournalThread(ABC):
 
 
 class Reader(JournalThread):
+    kind = "reader"
+
     def _work(self) -> None:
         is_open = True
         while is_open:
@@ -170,18 +182,11 @@ class Reader(JournalThread):
 class Writer(JournalThread):
     """Thread that writes, and also reads if there is no reader, as in memory."""
 
-    def __init__(
-        self,
-        name: str,
-        db: sqlite3.Connection,
-        on_death: Callable[[str], None],
-        on_failure: Callable[[str | None], None],
-    ) -> None:
-        """`on_failure` is called in the event loop: with the reason when the file cannot be
-        written, with None when it can be written again."""
-        super().__init__("writer", name, db, on_death)
+    kind = "writer"
+
+    def __init__(self, owner: ThreadOwner, db: sqlite3.Connection) -> None:
+        super().__init__(owner, db)
         self.follower: Follower | None = None
-        self._on_failure = on_failure
         self._failure: str | None = None
         self._is_tidy = False
         """True if nothing is left to delete."""
@@ -213,7 +218,8 @@ class Writer(JournalThread):
         """Writes what is in hand. Leaves in hand what is to be retried."""
         while self._in_hand or self._failure is not None:
             try:
-                done = self._transaction(self._do_all)
+                with transaction(self._db):
+                    done = self._do_all()
             except _Unwritable as refused:
                 self._in_hand.remove(refused.operation)
                 self._tell([replace(refused.operation, outcome=refused.error)])
@@ -250,16 +256,6 @@ class Writer(JournalThread):
             self.follower = None
             return False
 
-    def _transaction(self, work: Callable[[], Result]) -> Result:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            result = work()
-            self._db.execute("COMMIT")
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-        return result
-
     def _do_all(self) -> list[Operation]:
         """Does all operations in hand. Raises `_Unwritable` if one of them is to blame, not the
         disk."""
@@ -291,7 +287,7 @@ class Writer(JournalThread):
             log.warning("%s can be written again", self._name)
         if failure != self._failure:
             self._failure = failure
-            self._loop.call_soon_threadsafe(self._on_failure, failure)
+            self._loop.call_soon_threadsafe(self._owner.set_failure, failure)
 
     # --- tidying --------------------------------------------------------------------------------
 
@@ -320,7 +316,8 @@ class Writer(JournalThread):
 
     def _delete(self, is_over: Callable[[], bool], is_busy: bool) -> None:
         try:
-            self._is_tidy = not self._transaction(lambda: self._slice(is_over, is_busy))
+            with transaction(self._db):
+                self._is_tidy = not self._slice(is_over, is_busy)
             if self._is_tidy:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
@@ -330,7 +327,8 @@ class Writer(JournalThread):
     def _leave_damaged(self) -> bool:
         """Leaves in the file what is to be deleted first. Returns False if it cannot."""
         try:
-            self._transaction(lambda: tables.leave_garbage(self._db))
+            with transaction(self._db):
+                tables.leave_garbage(self._db)
         except sqlite3.Error:
             return False
         return True

@@ -14,7 +14,7 @@ from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verd
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, RouteRequest
 from prorl_service.pipeline.config import PipelineConfig
-from prorl_service.sampling.filter import Outcome, Scores, outcome
+from prorl_service.sampling.filter import GroupState, Scores, outcome
 from prorl_service.schemas import FinishReason, Group, Message, RolloutState, Stage, Task
 from prorl_service.schemas.sampling import DrawSpec, Filter, SamplerSpec
 from prorl_service.testing import StubEngine
@@ -150,10 +150,10 @@ async def test_without_cleanup_the_surplus_of_a_draw_runs_to_its_end(
 def test_without_early_verdicts_a_group_is_judged_when_it_is_whole() -> None:
     wanted = Filter(min_mean=0.5, lowest=0, highest=1)
     hopeless = Scores.of(0, 0, 0)
-    assert outcome(hopeless, 4, wanted) is Outcome.UNINFORMATIVE
-    assert verdict_on_whole(hopeless, 4, wanted) is Outcome.OPEN
-    assert verdict_on_whole(Scores.of(0, 0, 0, 1), 4, wanted) is Outcome.UNINFORMATIVE
-    assert verdict_on_whole(Scores.of(0, 1, 1, 1), 4, wanted) is Outcome.INFORMATIVE
+    assert outcome(hopeless, 4, wanted) is GroupState.UNINFORMATIVE
+    assert verdict_on_whole(hopeless, 4, wanted) is GroupState.UNDER_WAY
+    assert verdict_on_whole(Scores.of(0, 0, 0, 1), 4, wanted) is GroupState.UNINFORMATIVE
+    assert verdict_on_whole(Scores.of(0, 1, 1, 1), 4, wanted) is GroupState.INFORMATIVE
 
 
 async def test_a_sampler_without_early_verdicts_decides_none_early(engine: StubEngine) -> None:

@@ -18,7 +18,7 @@ from prorl_service.inference.routing import Router
 from prorl_service.pipeline.stage import StagePool, StageWork
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.sampling.filter import Outcome, Scores, outcome
+from prorl_service.sampling.filter import GroupState, Scores, outcome
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.schemas import Stage
 from prorl_service.schemas.sampling import Filter
@@ -67,12 +67,13 @@ class NothingCancelled:
 
 
 def without_cleanup(journal: Any, executor: Any, weights: Any) -> SamplerManager:
-    return SamplerManager(journal, NothingCancelled(executor), weights)
+    executor = NothingCancelled(executor)  # of which a sampler needs a part
+    return SamplerManager(journal, executor, weights)
 
 
-def verdict_on_whole(scores: Scores, n: int, wanted: Filter) -> Outcome:
+def verdict_on_whole(scores: Scores, n: int, wanted: Filter) -> GroupState:
     """Returns the verdict on a group of `n` rollouts, once all of them have ended."""
-    return outcome(scores, n, wanted) if len(scores) == n else Outcome.OPEN
+    return outcome(scores, n, wanted) if len(scores) == n else GroupState.UNDER_WAY
 
 
 def _replacement(switch: str) -> tuple[str, object]:

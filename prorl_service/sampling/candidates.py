@@ -3,31 +3,12 @@
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal
 
-from prorl_service.sampling.filter import Outcome, Scores
+from prorl_service.sampling.filter import GroupState, Scores
 from prorl_service.schemas import ErrorInfo, Group, WireModel
 from prorl_service.schemas.numbers import mean_of
 from prorl_service.schemas.sampling import DifficultyCounts, DroppedGroup, SamplerSpec
-
-
-class GroupState(StrEnum):
-    WAITING = "waiting"
-    UNDER_WAY = "under_way"
-    INFORMATIVE = "informative"
-    GIVEN = "given"
-    UNINFORMATIVE = "uninformative"
-    FAILED = "failed"
-    PASSED_OVER = "passed_over"
-
-
-ENDED = {
-    Outcome.INFORMATIVE: GroupState.INFORMATIVE,
-    Outcome.UNINFORMATIVE: GroupState.UNINFORMATIVE,
-    Outcome.FAILED: GroupState.FAILED,
-}
-
 
 REASONS: dict[GroupState, Literal["uninformative", "failed", "passed_over"]] = {
     GroupState.UNINFORMATIVE: "uninformative",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
-from prorl_service.sampling.candidates import GroupState
+from prorl_service.sampling.filter import GroupState
 from prorl_service.schemas import Difficulty, WireModel
 from prorl_service.schemas.sampling import Curriculum
 

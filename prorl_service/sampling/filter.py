@@ -16,12 +16,17 @@ ROUNDING = 4
 """Largest error of a whole group's mean, in units in the last place."""
 
 
-class Outcome(StrEnum):
-    OPEN = "open"
+class GroupState(StrEnum):
+    """State of a candidate group. A verdict is one of the middle four."""
+
+    WAITING = "waiting"
+    UNDER_WAY = "under_way"
     INFORMATIVE = "informative"
     UNINFORMATIVE = "uninformative"
     FAILED = "failed"
     """Too few of its rollouts have a score."""
+    GIVEN = "given"
+    PASSED_OVER = "passed_over"
 
 
 class Scores:
@@ -59,15 +64,17 @@ class Scores:
         return [score for score in self._by_index.values() if score is not None]
 
 
-def outcome(scores: Scores, n: int, wanted: Filter) -> Outcome:
+def outcome(scores: Scores, n: int, wanted: Filter) -> GroupState:
     """Returns the verdict on a group of `n` rollouts."""
     to_come = n - len(scores)
     if scores.count_known + to_come < min(wanted.min_scored, n):
-        return Outcome.FAILED
+        return GroupState.FAILED
     if to_come == 0:
         is_informative = _is_informative(scores, wanted)
-        return Outcome.INFORMATIVE if is_informative else Outcome.UNINFORMATIVE
-    return Outcome.OPEN if _can_become(scores, to_come, wanted) else Outcome.UNINFORMATIVE
+        return GroupState.INFORMATIVE if is_informative else GroupState.UNINFORMATIVE
+    return (
+        GroupState.UNDER_WAY if _can_become(scores, to_come, wanted) else GroupState.UNINFORMATIVE
+    )
 
 
 def _is_informative(scores: Scores, wanted: Filter) -> bool:

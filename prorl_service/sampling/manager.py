@@ -8,15 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from prorl_service.errors import Conflict
+from prorl_service.inference.pool import BackendPool
+from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
-from prorl_service.sampling.runner import (
-    Executor,
-    SamplerRunner,
-    SamplerState,
-    Weights,
-    unknown_sampler,
-)
+from prorl_service.sampling.runner import SamplerRunner, SamplerState, unknown_sampler
 from prorl_service.sampling.tables import CandidateRow
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_service.utils.tasks import TaskOwner
@@ -27,11 +23,11 @@ log = logging.getLogger(__name__)
 class SamplerManager:
     """Owner of all samplers. Enter it inside the contexts of the journal and the pipeline."""
 
-    def __init__(self, journal: Journal, pipeline: Executor, weights: Weights) -> None:
+    def __init__(self, journal: Journal, executor: RolloutExecutor, backends: BackendPool) -> None:
         self.background = TaskOwner()
         self._journal = journal
-        self._pipeline = pipeline
-        self._weights = weights
+        self._executor = executor
+        self._backends = backends
         self._running: dict[str, SamplerRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
@@ -124,8 +120,8 @@ class SamplerManager:
             sampler_id,
             spec,
             self._journal,
-            self._pipeline,
-            self._weights,
+            self._executor,
+            self._backends,
             lambda: self._expired(sampler_id),
             self.background,
             incarnation=incarnation,

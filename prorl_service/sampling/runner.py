@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from pydantic import Field
 
 from prorl_service.errors import Conflict, MetricMissing, NotFound, ProRLError, SamplingFailed
-from prorl_service.rollouts.inflight import InflightGroups
+from prorl_service.inference.pool import BackendPool
+from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
 from prorl_service.sampling.candidates import Candidate, Tally
@@ -43,38 +43,6 @@ RETRY_S = 1.0
 """Seconds between attempts to submit a group while the service takes none."""
 
 
-class Weights(Protocol):
-    """The newest weights, as far as the service knows; see `BackendPool`."""
-
-    @property
-    def policy_version(self) -> int: ...
-
-    @property
-    def pushed_version(self) -> int | None: ...
-
-    def raise_if_refused(self, version: int | None) -> None: ...
-
-
-class Executor(Protocol):
-    """What a sampler needs of a `RolloutExecutor`."""
-
-    @property
-    def slots(self) -> int: ...
-
-    @property
-    def inflight(self) -> InflightGroups: ...
-
-    async def submit(self, groups: Sequence[Group]) -> object: ...
-
-    async def watch(
-        self, rollout_ids: Sequence[str], on_end: Callable[[Rollout], None]
-    ) -> None: ...
-
-    async def cancel(self, rollout_ids: Sequence[str]) -> object: ...
-
-    async def acknowledge(self, group_ids: Sequence[str]) -> None: ...
-
-
 class SamplerState(WireModel):
     """State of a sampler in the journal, apart from its candidates."""
 
@@ -98,18 +66,18 @@ class SamplerRunner:
         sampler_id: str,
         spec: SamplerSpec,
         journal: Journal,
-        pipeline: Executor,
-        weights: Weights,
+        executor: RolloutExecutor,
+        backends: BackendPool,
         on_expiry: Callable[[], None],
         background: TaskOwner,
         *,
         incarnation: str,
     ) -> None:
-        self.core = Sampler(sampler_id, spec, slots=pipeline.slots, incarnation=incarnation)
+        self.core = Sampler(sampler_id, spec, slots=executor.slots, incarnation=incarnation)
         self.lease = Lease(spec.lease_s, on_expiry)
         self._journal = journal
-        self._pipeline = pipeline
-        self._weights = weights
+        self._executor = executor
+        self._backends = backends
         self._background = background
         self._opened_at = 0.0
         """Monotonic time at which the newest draw was opened."""
@@ -145,7 +113,7 @@ class SamplerRunner:
             raise MetricMissing(refusal.message, hint=refusal.hint)
         draw = self._status.draw
         if draw is not None and draw.state is DrawState.OPEN:
-            self._weights.raise_if_refused(draw.spec.policy_version)
+            self._backends.raise_if_refused(draw.spec.policy_version)
         return self._status
 
     def end_waits(self) -> None:
@@ -164,9 +132,9 @@ class SamplerRunner:
         def open_draw() -> None:
             if self._is_newest(draw_id, spec):
                 return
-            self._weights.raise_if_refused(spec.policy_version)
+            self._backends.raise_if_refused(spec.policy_version)
             self._opened_at = time.monotonic()
-            newest, pushed = self._weights.policy_version, self._weights.pushed_version
+            newest, pushed = self._backends.policy_version, self._backends.pushed_version
             self.core.open_draw(draw_id, spec, version=newest, pushed=pushed)
 
         return await self._do(open_draw)
@@ -191,7 +159,7 @@ class SamplerRunner:
     def _refuse_withdrawn(self, draw: Draw) -> None:
         """Raises `Conflict` if the draw has ended and holds tokens of weights that some engine took
         before another refused them."""
-        pushed = self._weights.pushed_version
+        pushed = self._backends.pushed_version
         if draw.state is not DrawState.OPEN and (newer := self.core.newer_than(pushed)):
             raise Conflict(
                 f"draw {draw.draw_id!r} holds tokens of version {newer[0].newest_policy_version}, "
@@ -220,9 +188,9 @@ class SamplerRunner:
             else:
                 self.core.restore(row.candidate())
         wanted = {self._group(one).group_id for one in self.core.under_way()}
-        for group_id in self._pipeline.inflight.group_ids():
+        for group_id in self._executor.inflight.group_ids():
             if group_id.startswith(self.core.prefix) and group_id not in wanted:
-                self._start_release(group_id, self._pipeline.inflight.rollout_ids(group_id))
+                self._start_release(group_id, self._executor.inflight.rollout_ids(group_id))
 
     async def serve(self) -> None:
         self._submit(self.core.under_way())  # after a restart; known groups are joined
@@ -245,8 +213,8 @@ class SamplerRunner:
                 return
             self._wake.clear()
             work()
-            self.core.slots = self._pipeline.slots
-            newest, pushed = self._weights.policy_version, self._weights.pushed_version
+            self.core.slots = self._executor.slots
+            newest, pushed = self._backends.policy_version, self._backends.pushed_version
             self.core.settle(newest, pushed, is_overdue=self._seconds_left() == 0)
             begun = list(self.core.begin())
             released, self.core.released = self.core.released, []
@@ -301,7 +269,7 @@ class SamplerRunner:
     async def _submitted(self, name: str, attempt: int, group: Group) -> None:
         while group.group_id not in self._releases:
             try:
-                await self._pipeline.submit([group])
+                await self._executor.submit([group])
                 break
             except ProRLError as error:
                 if not error.retryable:
@@ -309,7 +277,7 @@ class SamplerRunner:
             await asyncio.sleep(RETRY_S)
         else:
             return
-        await self._pipeline.watch(group.rollout_ids(), partial(self._ended, name, attempt))
+        await self._executor.watch(group.rollout_ids(), partial(self._ended, name, attempt))
 
     def _ended(self, name: str, attempt: int, rollout: Rollout) -> None:
         self.core.rollout_ended(name, attempt, rollout)
@@ -319,8 +287,8 @@ class SamplerRunner:
         if submission := self._submissions.get(group_id):  # it might submit the group later
             await asyncio.wait([submission])
         with suppress(ProRLError):  # never submitted, or forgotten already
-            await self._pipeline.cancel(rollout_ids)
-            await self._pipeline.acknowledge([group_id])
+            await self._executor.cancel(rollout_ids)
+            await self._executor.acknowledge([group_id])
 
     def _start_release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
         work = self._release(group_id, rollout_ids)
@@ -345,7 +313,7 @@ class SamplerRunner:
         await asyncio.gather(*self._releases.values())
         if self.core.incarnation:
             left = partial(tables.ended_groups, prefix=self.core.prefix)
-            await self._pipeline.acknowledge(await self._journal.read(left))
+            await self._executor.acknowledge(await self._journal.read(left))
 
 
 def _keep(

@@ -15,15 +15,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from prorl_service.errors import EvaluatorError, MetricMissing, SamplingFailed
-from prorl_service.sampling.candidates import (
-    ENDED,
-    Candidate,
-    GroupState,
-    Tally,
-    WaitingCandidates,
-)
+from prorl_service.sampling.candidates import Candidate, Tally, WaitingCandidates
 from prorl_service.sampling.curriculum import LevelChooser
-from prorl_service.sampling.filter import Outcome, outcome
+from prorl_service.sampling.filter import GroupState, outcome
 from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
 from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 from prorl_service.schemas.sampling import (
@@ -136,18 +130,18 @@ class Sampler:
             self._has_metric, self.refusal = True, None
         elif problem is not None:
             self._note_failure(candidate, problem)
-        found = Outcome.FAILED if self.refusal else self._found(candidate)
-        if found is not Outcome.OPEN:
-            self._decide(candidate, ENDED[found])
+        found = GroupState.FAILED if self.refusal else self._found(candidate)
+        if found is not GroupState.UNDER_WAY:
+            self._decide(candidate, found)
 
-    def _found(self, candidate: Candidate) -> Outcome:
+    def _found(self, candidate: Candidate) -> GroupState:
         """Returns the verdict on the group. One that raises fails this group alone."""
         try:
             return outcome(candidate.scores, candidate.group.n, self.spec.filter)
         except Exception as bug:
             error = SamplingFailed(f"no verdict on group {candidate.name!r}: {shown(bug)}")
             self._note_failure(candidate, error.info())
-            return Outcome.FAILED
+            return GroupState.FAILED
 
     def refused(self, name: str, attempt: int, error: ErrorInfo) -> None:
         """Fails an attempt that the service cannot run."""
@@ -225,6 +219,8 @@ class Sampler:
         return [*self._under_way.values(), *self._informative.values(), *self._held.values()]
 
     def status(self, revision: int) -> SamplerStatus:
+        counts = {name: one for name, one in self.tally if name != "score_sum"}
+        counts["given"] += len(self._held)
         return SamplerStatus(
             sampler_id=self.sampler_id,
             revision=revision,
@@ -233,17 +229,9 @@ class Sampler:
             deferred=self._waiting.deferred,
             under_way=len(self._under_way),
             informative=len(self._informative),
-            given=self.tally.given + len(self._held),
-            uninformative=self.tally.uninformative,
-            failed=self.tally.failed,
-            stale=self.tally.stale,
-            decided_early=self.tally.decided_early,
-            carried=self.tally.carried,
-            passed_over=self.tally.passed_over,
-            scored=self.tally.scored,
             score_mean=self.tally.score_mean,
-            last_failure=self.tally.last_failure,
             draw=_snapshot(self.draw) if self.draw else None,
+            **counts,
         )
 
     # --- waiting and in flight ------------------------------------------------------------------

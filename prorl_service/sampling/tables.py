@@ -5,7 +5,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prorl_service.sampling.candidates import Candidate, GroupState
+from prorl_service.sampling.candidates import Candidate
+from prorl_service.sampling.filter import GroupState
 from prorl_service.schemas import Group
 
 AT_THEIR_END = (

@@ -5,7 +5,7 @@ from itertools import chain
 from statistics import fmean
 
 from prorl_service.errors import EvaluatorError
-from prorl_service.sampling.filter import Outcome, Scores, outcome
+from prorl_service.sampling.filter import GroupState, Scores, outcome
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Difficulty, Group, Message, Rollout, RolloutState, Task
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGroup
@@ -107,7 +107,7 @@ class World:
             key = (name, int(attempt))
             scores = Scores.of(*self.scores[key].values())
             assert len(scores) == self.n
-            assert outcome(scores, self.n, self.sampler.spec.filter) is Outcome.INFORMATIVE
+            assert outcome(scores, self.n, self.sampler.spec.filter) is GroupState.INFORMATIVE
         if draw.state is not DrawState.OPEN:
             self.check_given(draw)
         before = self.dropped.setdefault(draw.draw_id, [])

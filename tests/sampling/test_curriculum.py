@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.sampling.candidates import GroupState
 from prorl_service.sampling.curriculum import CurriculumState, LevelChooser
+from prorl_service.sampling.filter import GroupState
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Difficulty, Group
 from prorl_service.schemas.sampling import Curriculum, DrawSpec, SamplerSpec, summed

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.sampling.filter import Outcome, Scores, outcome
+from prorl_service.sampling.filter import GroupState, Scores, outcome
 from prorl_service.schemas.sampling import Filter
 
 scores = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.floats(0, 1))
@@ -36,41 +36,41 @@ def test_early_verdicts_are_those_of_the_whole_group(
 ) -> None:
     n = len(ended)
     final = outcome(Scores.of(*ended), n, wanted)
-    assert final is not Outcome.OPEN
+    assert final is not GroupState.UNDER_WAY
     for known in range(n):
         early = outcome(Scores.of(*ended[:known]), n, wanted)
-        assert early is not Outcome.INFORMATIVE
-        if early is Outcome.FAILED:
-            assert final is Outcome.FAILED
-        elif early is Outcome.UNINFORMATIVE:
-            assert final in (Outcome.UNINFORMATIVE, Outcome.FAILED)
+        assert early is not GroupState.INFORMATIVE
+        if early is GroupState.FAILED:
+            assert final is GroupState.FAILED
+        elif early is GroupState.UNINFORMATIVE:
+            assert final in (GroupState.UNINFORMATIVE, GroupState.FAILED)
 
 
 @pytest.mark.parametrize(
     ("ended", "wanted", "found"),
     [
-        ([1, 1, None, 1], Filter(), Outcome.UNINFORMATIVE),
-        ([1, 1, None, 0], Filter(), Outcome.INFORMATIVE),
-        ([None, None, None], Filter(), Outcome.FAILED),
-        ([None], Filter(min_scored=4), Outcome.FAILED),
-        ([1, 1, 1], Filter(), Outcome.OPEN),
-        ([1, 1, 1], Filter(max_mean=0.5, lowest=0, highest=1), Outcome.UNINFORMATIVE),
-        ([1, 1, 0], Filter(max_mean=0.5, lowest=0, highest=1), Outcome.OPEN),
-        ([0.1, 0.1, 0.1, 0.1], Filter(), Outcome.UNINFORMATIVE),
-        ([0.1, 0.2, 0.1, 0.2], Filter(min_std=0.1), Outcome.UNINFORMATIVE),
+        ([1, 1, None, 1], Filter(), GroupState.UNINFORMATIVE),
+        ([1, 1, None, 0], Filter(), GroupState.INFORMATIVE),
+        ([None, None, None], Filter(), GroupState.FAILED),
+        ([None], Filter(min_scored=4), GroupState.FAILED),
+        ([1, 1, 1], Filter(), GroupState.UNDER_WAY),
+        ([1, 1, 1], Filter(max_mean=0.5, lowest=0, highest=1), GroupState.UNINFORMATIVE),
+        ([1, 1, 0], Filter(max_mean=0.5, lowest=0, highest=1), GroupState.UNDER_WAY),
+        ([0.1, 0.1, 0.1, 0.1], Filter(), GroupState.UNINFORMATIVE),
+        ([0.1, 0.2, 0.1, 0.2], Filter(min_std=0.1), GroupState.UNINFORMATIVE),
     ],
 )
 def test_verdicts_on_groups_of_four(
-    ended: list[float | None], wanted: Filter, found: Outcome
+    ended: list[float | None], wanted: Filter, found: GroupState
 ) -> None:
     assert outcome(Scores.of(*ended), 4, wanted) is found
 
 
 def test_a_group_that_fails_in_part_is_held_to_its_own_size() -> None:
-    assert outcome(Scores.of(0, 1), 2, Filter(min_scored=8)) is Outcome.INFORMATIVE
+    assert outcome(Scores.of(0, 1), 2, Filter(min_scored=8)) is GroupState.INFORMATIVE
 
 
-def naive(ended: list[float | None], n: int, wanted: Filter) -> Outcome:
+def naive(ended: list[float | None], n: int, wanted: Filter) -> GroupState:
     """Returns the outcome by definition.
 
     Tries every number of scores to come, all lowest or all highest.
@@ -78,7 +78,7 @@ def naive(ended: list[float | None], n: int, wanted: Filter) -> Outcome:
     known = [score for score in ended if score is not None]
     to_come = n - len(ended)
     if len(known) + to_come < min(wanted.min_scored, n):
-        return Outcome.FAILED
+        return GroupState.FAILED
     lowest = -math.inf if wanted.lowest is None else wanted.lowest
     highest = math.inf if wanted.highest is None else wanted.highest
     means = [
@@ -89,7 +89,7 @@ def naive(ended: list[float | None], n: int, wanted: Filter) -> Outcome:
     ]
     too_low = wanted.min_mean is not None and max(means) < wanted.min_mean
     too_high = wanted.max_mean is not None and min(means) > wanted.max_mean
-    return Outcome.UNINFORMATIVE if too_low or too_high else Outcome.OPEN
+    return GroupState.UNINFORMATIVE if too_low or too_high else GroupState.UNDER_WAY
 
 
 quarters = st.integers(-8, 8).map(lambda number: number / 4)
@@ -131,7 +131,7 @@ def test_a_group_of_thousands_is_judged_at_each_end_in_constant_time(wanted: Fil
     for index in range(4096):
         scores.add(index, float(index % 2))
         found = outcome(scores, 4096, wanted)
-    assert found is Outcome.INFORMATIVE
+    assert found is GroupState.INFORMATIVE
     assert time.process_time() - began_at < 2
 
 
@@ -162,8 +162,8 @@ def test_any_finite_scores_get_a_verdict_that_fits_their_mean(
     known = [score for score in ended if score is not None]
     found = outcome(Scores.of(*ended), len(ended), wanted)
     if len(known) < 2:
-        assert found is Outcome.FAILED
-    elif found is Outcome.INFORMATIVE:
+        assert found is GroupState.FAILED
+    elif found is GroupState.INFORMATIVE:
         assert min(known) < max(known)
         assert max(known) - min(known) > min_std  # infinite, if need be
         assert low is None or max(known) >= low

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.sampling.candidates import Candidate, GroupState
+from prorl_service.sampling.candidates import Candidate
+from prorl_service.sampling.filter import GroupState
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Rollout
 from prorl_service.schemas.sampling import (

@@ -11,7 +11,8 @@ from prorl_service.agents.base import Verdict
 from prorl_service.agents.nemo_gym.verdict import verdict_of
 from prorl_service.client.trainable import component_means
 from prorl_service.errors import EvaluatorError
-from prorl_service.sampling.candidates import Candidate, GroupState, Tally
+from prorl_service.sampling.candidates import Candidate, Tally
+from prorl_service.sampling.filter import GroupState
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Difficulty
 from prorl_service.schemas.numbers import MAX_SCORE, is_score, joint_mean, mean_of

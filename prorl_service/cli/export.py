@@ -14,9 +14,8 @@ from prorl_service.agents.base import Prompt
 from prorl_service.errors import ProRLError
 from prorl_service.exports import atif, sft, tokens
 from prorl_service.exports.output import Row, write_document, write_lines, write_rows
-from prorl_service.exports.record import Record
 from prorl_service.exports.sources import records
-from prorl_service.exports.transcript import PromptOf, Transcriber
+from prorl_service.exports.transcript import ExportRecord, PromptOf, Transcriber
 from prorl_service.schemas import Task
 from prorl_service.schemas.arrays import PACKED
 from prorl_service.tokens.chat import ChatFormat
@@ -102,14 +101,14 @@ class WantedRollouts:
     unreadable: int = 0
     """Number of segments for which the format has no row."""
 
-    def of(self, sources: Iterable[str]) -> Iterator[Record]:
+    def of(self, sources: Iterable[str]) -> Iterator[ExportRecord]:
         for record in records(list(sources)):
             if self._is_wanted(record):
                 yield record
             else:
                 self.filtered += 1
 
-    def _is_wanted(self, record: Record) -> bool:
+    def _is_wanted(self, record: ExportRecord) -> bool:
         rollout = record.rollout
         if self.min_reward is not None and (
             rollout.reward is None or rollout.reward < self.min_reward
@@ -119,7 +118,7 @@ class WantedRollouts:
         return is_of_agent and self.state in (None, rollout.state.value)
 
     def rows(
-        self, sources: Iterable[str], rows_of: Callable[[Record], Iterator[Row]]
+        self, sources: Iterable[str], rows_of: Callable[[ExportRecord], Iterator[Row]]
     ) -> Iterator[Row]:
         for record in self.of(sources):
             trajectory = record.rollout.trajectory
@@ -154,7 +153,9 @@ def _prompt_of() -> PromptOf:
     return prompt_of
 
 
-def _write_documents(found: Iterable[Record], transcriber: Transcriber, out: Path | None) -> int:
+def _write_documents(
+    found: Iterable[ExportRecord], transcriber: Transcriber, out: Path | None
+) -> int:
     written = 0
     for record in found:
         for name, document in atif.documents(record, transcriber):

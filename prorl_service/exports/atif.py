@@ -11,8 +11,7 @@ from itertools import count
 from typing import Any
 
 from prorl_service import __version__
-from prorl_service.exports.record import Record
-from prorl_service.exports.transcript import Said, Transcriber, Transcript
+from prorl_service.exports.transcript import ExportRecord, Said, Transcriber, Transcript
 from prorl_service.schemas import Rollout, Segment, ToolCallRecord
 from prorl_service.tokens.reading import ReadMessage
 
@@ -27,7 +26,7 @@ UNCERTAIN = "What answered a turn is as recorded: it could not be read back from
 NOT_READ = "Replies are not read: tool calls are in the text of messages as well."
 
 
-def documents(record: Record, transcriber: Transcriber) -> list[tuple[str, Document]]:
+def documents(record: ExportRecord, transcriber: Transcriber) -> list[tuple[str, Document]]:
     """Returns the name and content of each file. A rollout that sampled nothing has one too."""
     rollout = record.rollout
     transcripts = transcriber.transcripts(record) or [Transcript(0, [])]

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prorl_service.client.trainable import trained_masks
-from prorl_service.exports.record import Record
-from prorl_service.exports.transcript import Transcriber, Transcript
+from prorl_service.exports.transcript import ExportRecord, Transcriber, Transcript
 from prorl_service.schemas import Segment
 
 Row = dict[str, Any]
@@ -36,7 +35,9 @@ COLUMNS = {
 """Types of the columns in Parquet."""
 
 
-def rows(record: Record, transcriber: Transcriber, *, all_segments: bool = False) -> Iterator[Row]:
+def rows(
+    record: ExportRecord, transcriber: Transcriber, *, all_segments: bool = False
+) -> Iterator[Row]:
     """Yields a row a segment, except those with an unreadable prompt or without a reply and, unless
     `all_segments`, those that trainers do not learn from (`trained_masks`): who trains on a row
     learns all of its replies. `is_abandoned` has an entry for each turn."""

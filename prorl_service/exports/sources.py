@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.client.saved import TASKS, UnusableFile, read_rollouts, read_tasks, saved_steps
-from prorl_service.exports.record import Record
+from prorl_service.exports.transcript import ExportRecord
 from prorl_service.rollouts.journal.copy import groups_in, is_database
 from prorl_service.schemas import TERMINAL_STATES, Group, Rollout
 from prorl_service.schemas.views import RolloutRow, RowFilter
@@ -29,18 +29,18 @@ SERVICE_RETRY_S = 10.0
 _SPACE = re.compile(r"\s*")
 
 
-def records(sources: Sequence[str]) -> Iterator[Record]:
+def records(sources: Sequence[str]) -> Iterator[ExportRecord]:
     """Yields the rollouts of all sources in turn. Raises `ProRLError`."""
     for source in sources:
         if source == STANDARD_INPUT:
-            yield from map(Record, _in_text(sys.stdin.read(), "standard input"))
+            yield from map(ExportRecord, _in_text(sys.stdin.read(), "standard input"))
         elif source.startswith(("http://", "https://")):
             yield from of_service(source)
         else:
             yield from _of_path(Path(source))
 
 
-def of_service(url: str) -> Iterator[Record]:
+def of_service(url: str) -> Iterator[ExportRecord]:
     """Reads what has ended in the service's run, as far as its text is kept; without tasks, which
     a service does not give back. Raises `ProRLError`."""
     left_out = 0
@@ -50,7 +50,7 @@ def of_service(url: str) -> Iterator[Record]:
             for row in page.rollouts:
                 rollout = _whole(client, row) if row.has_content else None
                 if rollout is not None:
-                    yield Record(rollout)
+                    yield ExportRecord(rollout)
                 else:
                     left_out += 1
     if left_out:
@@ -67,7 +67,7 @@ def _whole(client: RolloutClient, row: RolloutRow) -> Rollout | None:
         raise
 
 
-def _of_path(path: Path) -> Iterator[Record]:
+def _of_path(path: Path) -> Iterator[ExportRecord]:
     try:
         if path.is_dir():
             yield from _of_directory(path)
@@ -75,12 +75,12 @@ def _of_path(path: Path) -> Iterator[Record]:
             yield from _of_journal(path)
         else:
             tasks = read_tasks(path.parent)
-            yield from (Record(one, tasks.get(one.task_id)) for one in _of_file(path))
+            yield from (ExportRecord(one, tasks.get(one.task_id)) for one in _of_file(path))
     except OSError as error:
         raise UnusableFile(f"{path}: {error.strerror}") from error
 
 
-def _of_directory(directory: Path) -> Iterator[Record]:
+def _of_directory(directory: Path) -> Iterator[ExportRecord]:
     """Reads only training steps if there are any, so that evaluations are not trained on."""
     steps = [directory / one.file_name for one in saved_steps(directory) if not one.is_evaluation]
     others = sorted(path for path in directory.glob("*.json*") if path.name != TASKS)
@@ -88,13 +88,13 @@ def _of_directory(directory: Path) -> Iterator[Record]:
         raise UnusableFile(f"{directory} has no file of rollouts, such as step-000001.jsonl")
     tasks = read_tasks(directory)
     for file in files:
-        yield from (Record(one, tasks.get(one.task_id)) for one in _of_file(file))
+        yield from (ExportRecord(one, tasks.get(one.task_id)) for one in _of_file(file))
 
 
-def _of_journal(file: Path) -> Iterator[Record]:
+def _of_journal(file: Path) -> Iterator[ExportRecord]:
     for request, answers in groups_in(file):
         task = Group.model_validate_json(request).task
-        yield from (Record(Rollout.model_validate_json(one), task) for one in answers)
+        yield from (ExportRecord(Rollout.model_validate_json(one), task) for one in answers)
 
 
 def _of_file(file: Path) -> Iterator[Rollout]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prorl_service.client.trainable import trained_masks
-from prorl_service.exports.record import Record
+from prorl_service.exports.transcript import ExportRecord
 from prorl_service.schemas import NOT_SAMPLED, Sampling, Trajectory
 
 Row = dict[str, Any]
@@ -36,7 +36,7 @@ COLUMNS = {
 """Types of the columns in Parquet."""
 
 
-def rows(record: Record, *, all_segments: bool = False) -> Iterator[Row]:
+def rows(record: ExportRecord, *, all_segments: bool = False) -> Iterator[Row]:
     """Yields a row a segment. Lists have the length of `input_ids`, prompt included; `labels` are
     the sampled ids that trainers learn from (`trained_masks`), or all of them with `all_segments`.
     `is_trained` says whether the row has any. `exact` says that the logprobs' distribution was not

@@ -12,8 +12,7 @@ from typing import Literal
 
 from prorl_service.agents.base import Prompt
 from prorl_service.errors import InvalidRequest
-from prorl_service.exports.record import Record
-from prorl_service.schemas import Message, Segment, Task, ToolCallRecord, Trajectory, Turn
+from prorl_service.schemas import Message, Rollout, Segment, Task, ToolCallRecord, Trajectory, Turn
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tokens.reading import Numbers, ReadMessage, ReadPrompt, ReplyReader, spoken
@@ -23,6 +22,15 @@ PromptOf = Callable[[Task], Prompt | None]
 
 CALL_LIMIT = 512
 """Most calls read from one turn; hostile text can spell any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRecord:
+    """A rollout to be exported, with its task."""
+
+    rollout: Rollout
+    task: Task | None = None
+    """The rollout's task; None if the source has only rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +73,14 @@ class Transcriber:
         self.reader = None if chat is None else ReplyReader(chat)
         self._prompt_of = prompt_of
 
-    def transcripts(self, record: Record) -> list[Transcript]:
+    def transcripts(self, record: ExportRecord) -> list[Transcript]:
         """Returns a transcript for each segment."""
         trajectory = record.rollout.trajectory
         if trajectory is None:
             return []
         return [self._of(record, trajectory, index) for index in range(len(trajectory.segments))]
 
-    def _of(self, record: Record, trajectory: Trajectory, index: int) -> Transcript:
+    def _of(self, record: ExportRecord, trajectory: Trajectory, index: int) -> Transcript:
         segment = trajectory.segments[index]
         turns = sorted(
             (turn for turn in trajectory.turns if turn.segment == index), key=lambda one: one.start

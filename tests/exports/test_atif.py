@@ -9,9 +9,8 @@ import pytest
 from atif import Trajectory
 
 from prorl_service.exports import atif
-from prorl_service.exports.record import Record
 from prorl_service.exports.sources import records
-from prorl_service.exports.transcript import Transcriber
+from prorl_service.exports.transcript import ExportRecord, Transcriber
 from prorl_service.schemas import Rollout
 from prorl_service.tokens.chat import ChatFormat
 from tests.exports.made_rollouts import HOSTILE, SCRIPTS, Made
@@ -28,7 +27,7 @@ def documents(made: Made, way: str, chat: ChatFormat) -> dict[str, atif.Document
     transcriber = Transcriber(chat if way == "tokens" else None)
     found = records([str(made.journal)])
     if way == "nothing":
-        found = (Record(record.rollout) for record in found)
+        found = (ExportRecord(record.rollout) for record in found)
     return {
         name: document for record in found for name, document in atif.documents(record, transcriber)
     }
@@ -153,7 +152,7 @@ def test_a_document_names_what_is_unknown(made: Made, model_chat: ChatFormat) ->
 def test_a_failed_rollout_is_a_document_with_its_error(made: Made) -> None:
     [failed, _] = made.of("failing")
     assert isinstance(failed, Rollout)
-    [(_, document)] = atif.documents(Record(failed), Transcriber())
+    [(_, document)] = atif.documents(ExportRecord(failed), Transcriber())
     assert "this agent always fails" in document["steps"][-1]["message"]
     assert document["extra"]["error"]["blame"] == "agent"
     assert set(SCRIPTS) >= {"failing"}

@@ -9,9 +9,8 @@ import pytest
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.exports import sft
 from prorl_service.exports.output import write_rows
-from prorl_service.exports.record import Record
 from prorl_service.exports.sources import records
-from prorl_service.exports.transcript import Transcriber
+from prorl_service.exports.transcript import ExportRecord, Transcriber
 from prorl_service.tokens.chat import ChatFormat
 from tests.exports.made_rollouts import HOSTILE, SCRIPTS, Made
 
@@ -23,7 +22,7 @@ def rows(made: Made, model_chat: ChatFormat) -> dict[str, list[sft.Row]]:
     """Those of the first rollout for each script, by its name."""
     transcriber = Transcriber(model_chat)
     firsts = {name: made.of(name)[0] for name in SCRIPTS}
-    return {name: [*sft.rows(Record(one), transcriber)] for name, one in firsts.items()}
+    return {name: [*sft.rows(ExportRecord(one), transcriber)] for name, one in firsts.items()}
 
 
 def test_a_row_has_reasoning_calls_results_and_tools_in_openais_form(
@@ -112,7 +111,7 @@ def test_the_agents_own_prompt_gives_the_same_rows_as_the_tokens(
         if record.rollout.agent != "math":
             continue
         assert record.task is not None
-        read = [*sft.rows(Record(record.rollout), Transcriber(model_chat))]
+        read = [*sft.rows(ExportRecord(record.rollout), Transcriber(model_chat))]
         assert [*sft.rows(record, transcriber)] == read != []
 
 

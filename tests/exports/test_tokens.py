@@ -7,7 +7,7 @@ import pytest
 
 from prorl_service.exports import tokens
 from prorl_service.exports.output import write_rows
-from prorl_service.exports.record import Record
+from prorl_service.exports.transcript import ExportRecord
 from prorl_service.schemas import Rollout
 from tests.exports.made_rollouts import Made
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def rows(made: Made) -> list[tokens.Row]:
-    return [row for one in made.rollouts for row in tokens.rows(Record(one))]
+    return [row for one in made.rollouts for row in tokens.rows(ExportRecord(one))]
 
 
 def segments(rollouts: list[Rollout]) -> list[tuple[Rollout, int]]:

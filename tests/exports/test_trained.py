@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from prorl_service.client.trainable import failure_of
 from prorl_service.exports import sft, tokens
-from prorl_service.exports.record import Record
-from prorl_service.exports.transcript import Transcriber
+from prorl_service.exports.transcript import ExportRecord, Transcriber
 from prorl_service.schemas import (
     NOT_SAMPLED,
     Blame,
@@ -102,7 +101,7 @@ def labelled(row: tokens.Row) -> tuple[list[int], list[int]]:
 def test_exports_label_what_verls_plug_in_trains_on_unless_it_was_cut_off(
     rollout: Rollout,
 ) -> None:
-    exported = [labelled(row) for row in tokens.rows(Record(rollout))]
+    exported = [labelled(row) for row in tokens.rows(ExportRecord(rollout))]
     live = [
         (row.response_ids, row.response_mask) for row in rows_of(rollout, max_response_tokens=99)
     ]
@@ -115,7 +114,7 @@ def test_exports_label_what_verls_plug_in_trains_on_unless_it_was_cut_off(
 
 @given(rollouts())
 def test_exports_label_what_trls_plug_in_trains_on(rollout: Rollout) -> None:
-    exported = [labelled(row) for row in tokens.rows(Record(rollout))]
+    exported = [labelled(row) for row in tokens.rows(ExportRecord(rollout))]
     assert rollout.trajectory is not None
     row = row_of(rollout, eos_id=0, segments="longest", overlong="mask")
     if failure_of(rollout) is None and any(row.env_mask):
@@ -129,8 +128,8 @@ def test_columns_say_kind_training_and_abandoned_turns_and_all_segments_labels_a
     rollout: Rollout,
 ) -> None:
     assert rollout.trajectory is not None
-    default = [*tokens.rows(Record(rollout))]
-    everything = [*tokens.rows(Record(rollout), all_segments=True)]
+    default = [*tokens.rows(ExportRecord(rollout))]
+    everything = [*tokens.rows(ExportRecord(rollout), all_segments=True)]
     for number, (row, whole) in enumerate(zip(default, everything, strict=True)):
         segment = rollout.trajectory.segments[number]
         assert row["kind"] == segment.kind
@@ -158,12 +157,13 @@ def test_conversations_are_exported_for_segments_with_labels_alone(
         messages = [Message(role="user", content="1 + 2")]
         segment.prompt_ids = model_chat.prompt_ids(messages)
     transcriber = Transcriber(model_chat)
-    trained = [row["segment"] for row in tokens.rows(Record(rollout)) if row["is_trained"]]
-    found = [*sft.rows(Record(rollout), transcriber)]
+    trained = [row["segment"] for row in tokens.rows(ExportRecord(rollout)) if row["is_trained"]]
+    found = [*sft.rows(ExportRecord(rollout), transcriber)]
     assert [row["segment"] for row in found] == trained
     assert all(row["is_trained"] for row in found)
     told = {
-        row["segment"]: row for row in sft.rows(Record(rollout), transcriber, all_segments=True)
+        row["segment"]: row
+        for row in sft.rows(ExportRecord(rollout), transcriber, all_segments=True)
     }
     assert set(trained) <= set(told)
     for number, row in told.items():

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
@@ -24,7 +24,6 @@ from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageT
 from prorl_service.gateway.attempt import Attempt, SampledTurns
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.config import PipelineConfig
-from prorl_service.pipeline.execution import Execution
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.stage import StagePool
 from prorl_service.pipeline.suspects import Suspects
@@ -36,7 +35,7 @@ from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Local, Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage, Task
+from prorl_service.schemas import Blame, ErrorInfo, FinishReason, Rollout, RolloutState, Stage, Task
 from prorl_service.utils.budget import WorkClock
 
 log = logging.getLogger(__name__)
@@ -47,6 +46,38 @@ ALONE = "alone"
 """Key of the journal for the suspect that was tested alone last."""
 EXPECTED_SANDBOXES = 256
 """Most sandboxes announced to their provider before they are needed."""
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """One attempt at a rollout with its agent, from INIT to the end of EVAL, and its result."""
+
+    handler: AgentHandler
+    context: RolloutContext
+    finish_reason: FinishReason = FinishReason.ERROR
+    verdict: Verdict | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.context.attempt
+
+    def waits_for(self) -> Blame | None:
+        """Returns what to blame for the handler's wait, if the attempt knows."""
+        return Blame.BACKEND if self.attempt.calls_model else None
+
+    def add_result(self, answer: Rollout) -> Rollout:
+        """Returns `answer` with the result. Sets the versions in `answer` itself, so that a failure
+        keeps them. Raises if a handler's odd values do not fit into an answer."""
+        versions = self.attempt.ledger.versions
+        answer.oldest_policy_version = min(versions, default=None)
+        answer.newest_policy_version = max(versions, default=None)
+        if self.verdict is not None and answer.state is RolloutState.DONE:
+            scores = {"reward": self.verdict.reward, "reward_components": self.verdict.components}
+            answer = Rollout.model_validate(dict(answer) | scores)
+            answer.report = self.verdict.report  # it has been validated
+        if self.attempt.turns:
+            answer.trajectory = self.attempt.sampled.trajectory(self.finish_reason)
+        return answer
 
 
 class Pipeline(RolloutExecutor):
@@ -68,7 +99,7 @@ class Pipeline(RolloutExecutor):
         validator = Validator(agents, backends, Local(sandboxes, self._services))
         super().__init__(journal, validator, max_unfinished=max_unfinished)
         self._max_attempts = config.max_attempts
-        self._suspects = Suspects(self._begin, self._note_alone, max_attempts=config.max_attempts)
+        self._suspects = Suspects(self, max_attempts=config.max_attempts)
         self._grades_timeouts = config.on_timeout == "grade"
         self._resumer = Resumer(
             journal,
@@ -89,7 +120,7 @@ class Pipeline(RolloutExecutor):
         self._eval = StagePool(Stage.EVAL, self, workers=config.eval_workers, queue=FifoQueue())
         self._stages = (self._init, self._run, self._eval)
 
-    def _note_alone(self, alone: str) -> None:
+    def note_alone(self, alone: str) -> None:
         self._journal.write(tables.remember, ALONE, alone.encode())
 
     def _begin_work(self) -> None:
@@ -174,7 +205,7 @@ class Pipeline(RolloutExecutor):
         else:
             self._suspects.put(record)
 
-    def _begin(self, record: RolloutRecord) -> None:
+    def begin(self, record: RolloutRecord) -> None:
         self._init.put_nowait(record)
         self.note_change()
 
@@ -191,7 +222,7 @@ class Pipeline(RolloutExecutor):
         record.stages[-1].retried = problem
         record.start_over()
         delay_s = RETRY_S * 2 ** (failures - 1)
-        asyncio.get_running_loop().call_later(delay_s, self._begin, record)
+        asyncio.get_running_loop().call_later(delay_s, self.begin, record)
         return True
 
     async def may_begin(self, stage: Stage) -> None:

@@ -23,20 +23,6 @@ class FifoQueue(asyncio.Queue[RolloutRecord]):
         return iter(self._queue)
 
 
-class FairQueue(asyncio.Queue[RolloutRecord]):
-    def _init(self, maxsize: int) -> None:
-        self._queue = _FairOrder()
-
-    def _put(self, item: RolloutRecord) -> None:
-        self._queue.add(item)
-
-    def _get(self) -> RolloutRecord:
-        return self._queue.pop()
-
-    def __iter__(self) -> Iterator[RolloutRecord]:
-        return iter(self._queue)
-
-
 @dataclass(order=True, slots=True)
 class _Turn:
     """One group's place in the order."""
@@ -47,15 +33,15 @@ class _Turn:
     records: deque[RolloutRecord] = field(default_factory=deque, compare=False)
 
 
-class _FairOrder:
+class FairQueue(asyncio.Queue[RolloutRecord]):
     """Start-time fair queueing, with a rollout as the unit of service.
 
     Each priority has a clock that counts the rollouts begun. A group starts when its client's last
     group has been served or, if that client had nothing queued, now. The earliest goes first.
     """
 
-    def __init__(self) -> None:
-        self._turns: list[_Turn] = []
+    def _init(self, maxsize: int) -> None:
+        self._queue: list[_Turn] = []
         self._by_group: dict[str, _Turn] = {}
         self._numbers = count()
         self._length = 0
@@ -66,36 +52,36 @@ class _FairOrder:
         self._served: dict[tuple[int, str | None], int] = {}
         """Clock reading at which everything that a client queued at a priority will be served."""
 
-    def __len__(self) -> int:
+    def qsize(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[RolloutRecord]:
-        return chain.from_iterable(turn.records for turn in self._turns)
+        return chain.from_iterable(turn.records for turn in self._queue)
 
-    def add(self, record: RolloutRecord) -> None:
-        group = record.group
+    def _put(self, item: RolloutRecord) -> None:
+        group = item.group
         client = group.priority, group.client
         turn = self._by_group.get(group.group_id)
         if turn is None:
             start = self._clocks.get(group.priority, 0)
-            if not record.attempt:  # a rollout that was begun before has had its turn
+            if not item.attempt:  # a rollout that was begun before has had its turn
                 start = max(start, self._served.get(client, 0))
             turn = _Turn(-group.priority, start, next(self._numbers))
-            insort(self._turns, turn)
+            insort(self._queue, turn)
             self._by_group[group.group_id] = turn
             self._served[client] = max(start, self._served.get(client, 0))
-        turn.records.append(record)
+        turn.records.append(item)
         self._served[client] += 1
         self._length += 1
 
-    def pop(self) -> RolloutRecord:
-        turn = self._turns[0]
+    def _get(self) -> RolloutRecord:
+        turn = self._queue[0]
         self._clocks[-turn.minus_priority] = turn.start
         record = turn.records.popleft()
         self._length -= 1
         if not turn.records:
-            del self._turns[0]
+            del self._queue[0]
             del self._by_group[record.group.group_id]
-        if not self._turns:
+        if not self._queue:
             self._reset()
         return record

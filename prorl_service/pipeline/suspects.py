@@ -6,8 +6,9 @@ at work at all deaths, until one dies alone. Only that one is blamed; all that e
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
+from typing import Protocol
 
 from prorl_service.rollouts.record import RolloutRecord
 
@@ -25,17 +26,18 @@ def batches(suspects: Iterable[RolloutRecord]) -> list[list[RolloutRecord]]:
     return found
 
 
+class Beginner(Protocol):
+    """Whoever begins rollouts; `pipeline.Pipeline` does."""
+
+    def begin(self, record: RolloutRecord) -> None: ...
+
+    def note_alone(self, alone: str) -> None:
+        """Keeps a text for the next process, before anything is begun afterwards."""
+
+
 class Suspects:
-    def __init__(
-        self,
-        begin: Callable[[RolloutRecord], None],
-        note_alone: Callable[[str], object],
-        *,
-        max_attempts: int,
-    ) -> None:
-        """`note_alone` keeps a text for the next process, before anything is begun afterwards."""
-        self._begin = begin
-        self._note_alone = note_alone
+    def __init__(self, beginner: Beginner, *, max_attempts: int) -> None:
+        self._beginner = beginner
         self._max_attempts = max_attempts
         self._restored: list[RolloutRecord] = []
         self._batches: list[list[RolloutRecord]] = []
@@ -62,7 +64,7 @@ class Suspects:
         elif self._open or self._batches:
             self._held.append(record)
         else:
-            self._begin(record)
+            self._beginner.begin(record)
 
     def begin(self) -> None:
         """Call this once all rollouts of the process before are here."""
@@ -88,15 +90,15 @@ class Suspects:
         if not self._batches:
             held, self._held = self._held, []
             for record in held:
-                self._begin(record)
+                self._beginner.begin(record)
             return
         batch = self._batches.pop(0)
         [only] = batch if len(batch) == 1 else [None]
         self.alone = f"{only.rollout_id} {only.attempt + 1}" if only is not None else ""
-        self._note_alone(self.alone)
+        self._beginner.note_alone(self.alone)
         self._open = len(batch)
         for record in batch:
-            self._begin(record)
+            self._beginner.begin(record)
         for record in batch:
             record.watch(self._ended)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from prorl_service.agents.base import AgentHandler
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.pipeline.config import PipelineConfig
@@ -18,6 +18,19 @@ from prorl_service.rollouts.observers import Observer
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, Task
 from prorl_service.testing import FakeSandboxes, StubEngine
+
+
+class PlainAgent(AgentHandler):
+    """An agent that asks what its task says, and gives each rollout the reward 1."""
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None: ...
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        return Verdict(1.0)
+
 
 FAST_PROBES = PoolConfig(probe_interval_s=0.1, wait_for_backend_s=20)
 

@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.config import PipelineConfig
@@ -15,17 +15,14 @@ from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import FinishReason, Group, Limits, Stage
 from prorl_service.testing import FakeSandboxes, StubEngine
-from tests.pipeline.pipelines import group_of, pipeline_of
+from tests.pipeline.pipelines import PlainAgent, group_of, pipeline_of
 
 
-class Probe(AgentHandler):
+class Probe(PlainAgent):
     """An agent that in each stage passes, fails in some way or hangs, as `task.data` says."""
 
     name = "probe"
     started: asyncio.Event
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
 
     async def init(self, rollout: RolloutContext) -> None:
         await rollout.open_sandbox()
@@ -74,6 +71,9 @@ class Probe(AgentHandler):
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.Event().wait()
                 raise KeyError("and something else instead")
+
+
+Start = Callable[..., AbstractAsyncContextManager[Pipeline]]
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.loop import run_turns
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.sources import WeightDirectory
@@ -26,20 +26,22 @@ from prorl_service.schemas import (
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.base import Toolset
-from tests.pipeline.pipelines import FAST_PROBES, ends, group_of, pipeline_of, pipeline_over
+from tests.pipeline.pipelines import (
+    FAST_PROBES,
+    PlainAgent,
+    ends,
+    group_of,
+    pipeline_of,
+    pipeline_over,
+)
 
 TURNS = 3
 
 
-class Turns(AgentHandler):
+class Turns(PlainAgent):
     """An agent that samples `TURNS` turns, with a pause after each."""
 
     name = "turns"
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None: ...
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         for _ in range(TURNS):

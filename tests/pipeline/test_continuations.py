@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import Prompt, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import Requirements
 from prorl_service.errors import ProRLError
@@ -32,22 +32,17 @@ from prorl_service.server.compose import check_unfinished
 from prorl_service.testing import FakeSandboxes
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.openenv.servers import Wanted
-from tests.pipeline.pipelines import FAST_PROBES, group_of
+from tests.pipeline.pipelines import FAST_PROBES, PlainAgent, group_of
 from tests.pipeline.test_journal_cuts import Naming, RecordingJournal, Write
 
 TURNS = 5
 
 
-class Changing(AgentHandler):
+class Changing(PlainAgent):
     """An agent that goes on, compacts, or returns to an earlier conversation, as its task says."""
 
     name = "changing"
     restores = "conversation"
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None: ...
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         prompt: Sequence[int] = rollout.prompt_ids

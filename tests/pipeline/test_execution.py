@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from prorl_service.agents.base import RolloutContext, Verdict
-from prorl_service.pipeline.execution import Execution
+from prorl_service.pipeline.pipeline import Execution
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.tables import AcceptedRow
 from prorl_service.rollouts.record import UNWRITABLE, Admitted, EndedRollout, RolloutRecord

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import InvalidRequest, TaskError
 from prorl_service.inference.pool import BackendPool
@@ -27,11 +27,12 @@ from prorl_service.schemas import (
     Task,
 )
 from prorl_service.testing import FakeSandboxes, StubEngine
+from tests.pipeline.pipelines import PlainAgent
 
 ONE_BY_ONE = PipelineConfig(init_workers=1, eval_workers=1)
 
 
-class Waiting(AgentHandler):
+class Waiting(PlainAgent):
     """An agent that opens a sandbox in INIT and another in EVAL, and waits there for the test."""
 
     name: ClassVar[str] = "waiting"
@@ -40,9 +41,6 @@ class Waiting(AgentHandler):
     may_end_eval: ClassVar[asyncio.Event]
     in_eval: ClassVar[asyncio.Event]
     in_run: ClassVar[asyncio.Event]
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
 
     async def init(self, rollout: RolloutContext) -> None:
         await rollout.open_sandbox()

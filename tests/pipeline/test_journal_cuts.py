@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import SandboxError
 from prorl_service.inference.pool import BackendPool
@@ -22,22 +22,17 @@ from prorl_service.schemas import BackendSpec, FinishReason, Message, Rollout, R
 from prorl_service.testing import FakeSandboxes, StubEngine
 from prorl_service.testing.replies import token_ids
 from prorl_service.tokens.chat import ChatFormat
-from tests.pipeline.pipelines import FAST_PROBES, group_of, pipeline_of, taken
+from tests.pipeline.pipelines import FAST_PROBES, PlainAgent, group_of, pipeline_of, taken
 
 TURNS = 3
 Write = Callable[[Connection], Any]
 
 
-class Talker(AgentHandler):
+class Talker(PlainAgent):
     """An agent that answers each reply of the policy with its number."""
 
     name = "talker"
     restores = "conversation"
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None: ...
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         prompt = rollout.prompt_ids

@@ -1,7 +1,6 @@
 """Groups through a pipeline: all stages, failures in them, and their ends."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ from prorl_service.schemas import (
 )
 from prorl_service.testing import FakeSandboxes, StubEngine
 from tests.pipeline.pipelines import ends, taken
-from tests.pipeline.probe_agent import Probe, group, running
+from tests.pipeline.probe_agent import Probe, Start, group
 
 
 async def collect(pipeline: Pipeline, rollout_ids: list[str]) -> list[Rollout]:
@@ -42,9 +41,9 @@ async def now(pipeline: Pipeline, rollout_id: str) -> Rollout:
 
 
 async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+    start: Start, sandboxes: FakeSandboxes
 ) -> None:
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+    async with start() as pipeline:
         records = await ends(pipeline, group(n=20))
         assert {record.state for record in records} == {RolloutState.DONE}
         assert {record.rollout_id for record in records} == {f"g.{i}" for i in range(20)}
@@ -66,18 +65,12 @@ async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
     ],
 )
 async def test_a_failing_stage_is_blamed_and_cleaned_up(
-    engine: StubEngine,
-    sandboxes: FakeSandboxes,
-    tmp_path: Path,
-    stage: Stage,
-    how: str,
-    kind: str,
-    blame: Blame | None,
+    start: Start, sandboxes: FakeSandboxes, stage: Stage, how: str, kind: str, blame: Blame | None
 ) -> None:
     by_stage = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}
     limits = Limits(**{f"{stage.value}_timeout_s": 0.2})
     config = PipelineConfig(on_timeout="fail")
-    async with running(engine, sandboxes, tmp_path, config) as pipeline:
+    async with start(config) as pipeline:
         failing = group(limits=limits, acts={stage: how})
         (record,) = await ends(pipeline, failing)
         (after,) = await ends(pipeline, group("after"))
@@ -102,40 +95,31 @@ async def test_a_failing_stage_is_blamed_and_cleaned_up(
     ],
 )
 async def test_nonsense_from_a_handler_fails_its_rollout_only(
-    engine: StubEngine,
-    sandboxes: FakeSandboxes,
-    tmp_path: Path,
-    stage: Stage | None,
-    how: str,
-    blame: Blame,
+    pipeline: Pipeline, stage: Stage | None, how: str, blame: Blame
 ) -> None:
-    async with running(engine, sandboxes, tmp_path) as pipeline:
-        (record,) = await ends(pipeline, group(acts={stage or Stage.EVAL: how}))
-        assert record.error is not None
-        assert (record.error.stage, record.error.blame) == (stage, blame)
-        assert pipeline.background.failure is None
-        if how == "no reason":
-            assert record.error.message == "Probe.run returned None, not a FinishReason"
-            assert "return FinishReason.FINISHED" in record.error.hint
+    (record,) = await ends(pipeline, group(acts={stage or Stage.EVAL: how}))
+    assert record.error is not None
+    assert (record.error.stage, record.error.blame) == (stage, blame)
+    assert pipeline.background.failure is None
+    if how == "no reason":
+        assert record.error.message == "Probe.run returned None, not a FinishReason"
+        assert "return FinishReason.FINISHED" in record.error.hint
 
 
 @pytest.mark.parametrize("stage", list(Stage))
 async def test_a_rollout_at_work_can_be_cancelled(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path, stage: Stage
+    pipeline: Pipeline, sandboxes: FakeSandboxes, stage: Stage
 ) -> None:
-    async with running(engine, sandboxes, tmp_path) as pipeline:
-        await pipeline.submit([group(acts={stage: "hang"})])
-        await Probe.started.wait()
-        (record,) = await pipeline.cancel(["g.0"])
-        assert record.state is RolloutState.CANCELLED
-        assert not any(sandbox.running for sandbox in sandboxes.made)
+    await pipeline.submit([group(acts={stage: "hang"})])
+    await Probe.started.wait()
+    (record,) = await pipeline.cancel(["g.0"])
+    assert record.state is RolloutState.CANCELLED
+    assert not any(sandbox.running for sandbox in sandboxes.made)
 
 
-async def test_rollouts_in_queues_can_be_cancelled(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
+async def test_rollouts_in_queues_can_be_cancelled(start: Start, sandboxes: FakeSandboxes) -> None:
     config = PipelineConfig(init_workers=2, run_workers=1, eval_workers=1, ready_rollouts=1)
-    async with running(engine, sandboxes, tmp_path, config) as pipeline:
+    async with start(config) as pipeline:
         await pipeline.submit([group(n=10, acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
         records = await pipeline.cancel([f"g.{i}" for i in range(10)])
@@ -146,11 +130,9 @@ async def test_rollouts_in_queues_can_be_cancelled(
         assert pipeline.background.failure is None
 
 
-async def test_init_and_eval_continue_while_run_is_busy(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
+async def test_init_and_eval_continue_while_run_is_busy(start: Start) -> None:
     config = PipelineConfig(init_workers=1, run_workers=2, eval_workers=1, ready_rollouts=4)
-    async with running(engine, sandboxes, tmp_path, config) as pipeline:
+    async with start(config) as pipeline:
         await pipeline.submit([group("busy", acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
         records = await ends(pipeline, group("rest", n=8))
@@ -159,9 +141,9 @@ async def test_init_and_eval_continue_while_run_is_busy(
 
 
 async def test_stopping_the_pipeline_ends_all_waits_and_frees_all_sandboxes(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+    start: Start, sandboxes: FakeSandboxes
 ) -> None:
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+    async with start() as pipeline:
         in_run = group("a", n=100, acts={Stage.RUN: "hang"})
         await pipeline.submit([in_run, group("b", acts={Stage.INIT: "hang"})])
         await Probe.started.wait()
@@ -172,12 +154,12 @@ async def test_stopping_the_pipeline_ends_all_waits_and_frees_all_sandboxes(
 
 
 async def test_a_submission_is_accepted_whole_or_not_at_all(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+    start: Start, engine: StubEngine
 ) -> None:
     wrong = group("wrong").model_copy(
         update={"task": group().task.model_copy(update={"agent": "x"})}
     )
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+    async with start() as pipeline:
         with pytest.raises(InvalidRequest) as refusal:
             await pipeline.submit([group("right"), wrong])
         assert refusal.value.fields[0].field == "groups.1.task.agent"
@@ -185,12 +167,8 @@ async def test_a_submission_is_accepted_whole_or_not_at_all(
     assert engine.calls == 0
 
 
-async def test_groups_that_ended_first_are_forgotten_first_and_whole(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
-    async with running(
-        engine, sandboxes, tmp_path, retention=Retention(keep_mb=1 / 2**20)
-    ) as pipeline:
+async def test_groups_that_ended_first_are_forgotten_first_and_whole(start: Start) -> None:
+    async with start(retention=Retention(keep_mb=1 / 2**20)) as pipeline:
         await pipeline.submit([group("long", acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
         await ends(pipeline, group("first", n=2))
@@ -203,10 +181,8 @@ async def test_groups_that_ended_first_are_forgotten_first_and_whole(
         assert (await now(pipeline, "long.0")).state is RolloutState.CANCELLED
 
 
-async def test_too_much_unfinished_work_is_refused_until_there_is_room(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
-    async with running(engine, sandboxes, tmp_path, max_unfinished=3) as pipeline:
+async def test_too_much_unfinished_work_is_refused_until_there_is_room(start: Start) -> None:
+    async with start(max_unfinished=3) as pipeline:
         await pipeline.submit([group("a", n=2, acts={Stage.RUN: "hang"})])
         with pytest.raises(Overloaded):
             await pipeline.submit([group("b", n=2)])
@@ -214,10 +190,8 @@ async def test_too_much_unfinished_work_is_refused_until_there_is_room(
         await ends(pipeline, group("b", n=2))
 
 
-async def test_concurrent_submissions_do_not_exceed_the_limit_together(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
-    async with running(engine, sandboxes, tmp_path, max_unfinished=3) as pipeline:
+async def test_concurrent_submissions_do_not_exceed_the_limit_together(start: Start) -> None:
+    async with start(max_unfinished=3) as pipeline:
         groups = [group(name, n=2, acts={Stage.RUN: "hang"}) for name in "abcd"]
         answers = await asyncio.gather(
             *(pipeline.submit([one]) for one in groups), return_exceptions=True
@@ -226,39 +200,31 @@ async def test_concurrent_submissions_do_not_exceed_the_limit_together(
         assert sum(pipeline.inflight.count_by_state().values()) == 2
 
 
-async def test_concurrent_submissions_are_accepted_whole_or_not_at_all(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
-    async with running(engine, sandboxes, tmp_path) as pipeline:
-        one = pipeline.submit([group("a"), group("shared", n=1)])
-        other = pipeline.submit([group("b"), group("shared", n=2)])
-        results = await asyncio.gather(one, other, return_exceptions=True)
-        assert [isinstance(result, Conflict) for result in results].count(True) == 1
-        assert sum(pipeline.inflight.count_by_state().values()) in (2, 3)
+async def test_concurrent_submissions_are_accepted_whole_or_not_at_all(pipeline: Pipeline) -> None:
+    one = pipeline.submit([group("a"), group("shared", n=1)])
+    other = pipeline.submit([group("b"), group("shared", n=2)])
+    results = await asyncio.gather(one, other, return_exceptions=True)
+    assert [isinstance(result, Conflict) for result in results].count(True) == 1
+    assert sum(pipeline.inflight.count_by_state().values()) in (2, 3)
 
 
 @pytest.mark.slow
-async def test_a_large_submission_is_queued_in_slices(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
+async def test_a_large_submission_is_queued_in_slices(pipeline: Pipeline) -> None:
     groups = [group(f"g{i}", n=32, acts={Stage.RUN: "hang"}) for i in range(64)]
-    async with running(engine, sandboxes, tmp_path) as pipeline:
-        submissions = [asyncio.create_task(pipeline.submit(groups)) for _ in range(2)]
-        counts = {0}
-        while not all(one.done() for one in submissions):
-            await asyncio.sleep(0)
-            counts.add(sum(pipeline.inflight.count_by_state().values()))
-        assert sorted(counts) == list(range(0, 64 * 32 + 1, SLICE))
-        first, again = [await one for one in submissions]
-        assert [one.rollout_id for one in first] == [one.rollout_id for one in again]
-        assert len(again) == 64 * 32
+    submissions = [asyncio.create_task(pipeline.submit(groups)) for _ in range(2)]
+    counts = {0}
+    while not all(one.done() for one in submissions):
+        await asyncio.sleep(0)
+        counts.add(sum(pipeline.inflight.count_by_state().values()))
+    assert sorted(counts) == list(range(0, 64 * 32 + 1, SLICE))
+    first, again = [await one for one in submissions]
+    assert [one.rollout_id for one in first] == [one.rollout_id for one in again]
+    assert len(again) == 64 * 32
 
 
-async def test_a_handler_cancelled_from_inside_costs_its_rollout_only(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
+async def test_a_handler_cancelled_from_inside_costs_its_rollout_only(start: Start) -> None:
     config = PipelineConfig(run_workers=1)
-    async with running(engine, sandboxes, tmp_path, config) as pipeline:
+    async with start(config) as pipeline:
         (record,) = await ends(pipeline, group(acts={Stage.RUN: "cancel"}))
         assert record.error is not None
         assert record.error.blame is Blame.AGENT
@@ -267,20 +233,18 @@ async def test_a_handler_cancelled_from_inside_costs_its_rollout_only(
         assert pipeline.background.failure is None
 
 
-async def test_a_handler_that_swallows_cancellation_cannot_hold_up_a_shutdown(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+async def test_a_handler_that_swallows_cancellation_cannot_hold_up_a_shutdown(start: Start) -> None:
+    async with start() as pipeline:
         await pipeline.submit([group(acts={Stage.RUN: "stubborn"})])
         await Probe.started.wait()
 
 
 @pytest.mark.slow
 async def test_a_run_that_waits_for_its_engine_blames_the_engine(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+    start: Start, engine: StubEngine
 ) -> None:
     engine.latency_s = 3
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+    async with start() as pipeline:
         (record,) = await ends(pipeline, group(limits=Limits(run_timeout_s=1)))
     assert record.error is not None
     assert (record.error.kind, record.error.blame) == ("StageTimeout", Blame.BACKEND)
@@ -288,13 +252,11 @@ async def test_a_run_that_waits_for_its_engine_blames_the_engine(
 
 
 @pytest.mark.slow
-async def test_a_group_that_reuses_the_id_of_an_ended_one_has_its_own_lease(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
+async def test_a_group_that_reuses_the_id_of_an_ended_one_has_its_own_lease(start: Start) -> None:
     loop_errors: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, error: loop_errors.append(error))
     short = group().model_copy(update={"lease_s": 0.3})
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+    async with start() as pipeline:
         await ends(pipeline, short)  # the stream leaves when the group has ended
         await pipeline.acknowledge(["g"])
         await pipeline.submit([group(acts={Stage.RUN: "hang"})])
@@ -304,10 +266,8 @@ async def test_a_group_that_reuses_the_id_of_an_ended_one_has_its_own_lease(
     assert loop_errors == []
 
 
-async def test_the_policy_is_not_sampled_after_run(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
-) -> None:
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+async def test_the_policy_is_not_sampled_after_run(start: Start) -> None:
+    async with start() as pipeline:
         (record,) = await ends(pipeline, group(acts={Stage.EVAL: "sample"}))
     assert record.error is not None
     assert record.error.kind == "AgentError"
@@ -316,9 +276,9 @@ async def test_the_policy_is_not_sampled_after_run(
 
 @pytest.mark.slow
 async def test_a_rollout_that_has_lost_all_backends_ends_when_one_is_back(
-    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+    start: Start, engine: StubEngine
 ) -> None:
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+    async with start() as pipeline:
         engine.status = 500
         await pipeline.submit([group()])
         await asyncio.sleep(1)

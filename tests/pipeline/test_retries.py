@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.errors import AgentError, SandboxError
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.pipeline.config import PipelineConfig
@@ -20,10 +20,10 @@ from prorl_service.schemas import (
 )
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.pipeline.pipelines import ends, group_of, pipeline_of, pipeline_over
+from tests.pipeline.pipelines import PlainAgent, ends, group_of, pipeline_of, pipeline_over
 
 
-class Flaky(AgentHandler):
+class Flaky(PlainAgent):
     """An agent that fails `failures` times in the stage that its task names, after some work."""
 
     name = "flaky"
@@ -34,9 +34,6 @@ class Flaky(AgentHandler):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.is_used = False
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
 
     async def init(self, rollout: RolloutContext) -> None:
         assert not self.is_used
@@ -140,17 +137,12 @@ async def test_an_outage_of_all_engines_fails_no_rollout(
     assert [rollout.attempt for rollout in rollouts].count(1) >= 96 - 8 - 8
 
 
-class Patient(AgentHandler):
+class Patient(PlainAgent):
     """An agent that samples twice; the second call waits for `may_go_on`."""
 
     name = "patient"
     has_begun: asyncio.Event
     may_go_on: asyncio.Event
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None: ...
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         await rollout.sample(rollout.prompt_ids)
@@ -158,9 +150,6 @@ class Patient(AgentHandler):
         await Patient.may_go_on.wait()
         await rollout.sample(rollout.next_prompt([Message(role="user", content="Go on.")]))
         return FinishReason.FINISHED
-
-    async def eval(self, rollout: RolloutContext) -> Verdict:
-        return Verdict(1.0)
 
 
 @pytest.mark.slow

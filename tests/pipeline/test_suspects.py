@@ -46,16 +46,16 @@ class World:
         self.most_rounds = 0
         self.note = ""
 
+    def begin(self, record: RolloutRecord) -> None:
+        self.begun.append(cast(Record, record))
+
+    def note_alone(self, alone: str) -> None:
+        self.note = alone
+
     def start(self) -> bool:
         """Runs until the process dies or all has ended. Returns whether it died."""
-        begun = list[Record]()
-
-        def keep(note: str) -> None:
-            self.note = note
-
-        suspects = Suspects(
-            lambda one: begun.append(cast(Record, one)), keep, max_attempts=MAX_ATTEMPTS
-        )
+        begun = self.begun = list[Record]()
+        suspects = Suspects(self, max_attempts=MAX_ATTEMPTS)
         suspects.alone = self.note
         for rollout_id, attempt in self.attempts.items():
             if rollout_id in self.ended | self.blamed:

@@ -22,7 +22,7 @@ from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.credentials import TOKEN_VARIABLE
 from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.schemas import ErrorResponse
-from prorl_service.server.compat.routes import ProRLAdapter, prorl_router
+from prorl_service.server.compat.routes import Jobs, prorl_router
 from prorl_service.server.errors import (
     LimitBody,
     error_response,
@@ -115,7 +115,7 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
     """Returns the application of `service`. `token` None: every request is accepted."""
     app = interface()
     app.state.service = service
-    app.state.prorl = ProRLAdapter(service)
+    app.state.jobs = Jobs()
     if service.doors is not None:
         app.router.routes.append(Route(f"{doors.PREFIX}/{{path:path}}", service.doors))
     app.add_middleware(

@@ -10,7 +10,8 @@ happened: a job unknown to `/cancel` is a 404, not a 200.
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Request
@@ -18,6 +19,7 @@ from pydantic import JsonValue, ValidationError
 
 from prorl_service.agents.base import Prompt
 from prorl_service.errors import Conflict, InvalidRequest, NotFound, ServiceStopping
+from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.schemas import (
     BackendSpec,
     FieldProblem,
@@ -43,7 +45,7 @@ from prorl_service.server.compat.schemas import (
     ProcessResult,
     Timing,
 )
-from prorl_service.server.service import Service
+from prorl_service.server.service import ServiceDep
 
 LEASE_S = 60.0
 """Seconds after a restart of the service until it abandons a job whose client is gone."""
@@ -59,169 +61,150 @@ AGENTS = {
 _SOURCE_KEYS = ("data_source", "trajectory_id", "instance_id", "image", "messages", "prompt")
 
 
-class ProRLAdapter:
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._is_started = False
-        self._jobs: dict[str, list[str]] = defaultdict(list)
-        """Rollout of each call that runs, by job."""
+@dataclass(slots=True)
+class Jobs:
+    """Jobs of a service for such trainers."""
 
-    def start(self) -> None:
-        if self._is_started:
-            raise Conflict("already started", hint="POST /stop first")
-        self._is_started = True
+    is_started: bool = False
+    calls: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Rollout of each call that runs, by job."""
 
-    async def stop(self) -> None:
-        """Cancels all jobs."""
-        self._require_started()
-        self._is_started = False
-        await self._service.executor.cancel(self._running())
+    def running(self) -> list[str]:
+        return [rollout_id for calls in self.calls.values() for rollout_id in calls]
 
-    def counts(self) -> JobCounts:
-        self._require_started()
-        queues = self._service.executor.queues()
-        states = self._service.executor.inflight.count_by_state()
-        to_evaluate = queues.get(Stage.EVAL, 0)
-        return JobCounts(
-            status="running",
-            pending_jobs=len(self._running()),
-            init_queue=queues.get(Stage.INIT, 0),
-            run_queue=queues.get(Stage.RUN, 0),
-            eval_queue=to_evaluate,
-            active_init=states.get(RolloutState.INIT, 0),
-            active_run=states.get(RolloutState.RUNNING, 0) - to_evaluate,
-            active_eval=states.get(RolloutState.EVALUATING, 0),
-            total=len(self._running()),
-        )
 
-    async def process(
-        self, wanted: ProcessRequest, key: str | None, request: Request
-    ) -> ProcessResult:
-        """Waits for the whole rollout; a client that hangs up cancels it. Calls with the same `key`
-        have the same rollout, other calls never."""
-        self._require_started()
-        call = uuid.uuid4() if key is None else uuid.uuid5(uuid.NAMESPACE_OID, key)
-        job_id = wanted.job_id or f"job-{call.hex}"
-        group = self._group(f"{job_id[:150]}-{call.hex}", wanted)
-        (rollout_id,) = group.rollout_ids()
-        self._jobs[job_id].append(rollout_id)
-        try:
-            await self._service.executor.submit([group])
-            rollout = await self._end_of(rollout_id, request)
-        finally:
-            self._jobs[job_id].remove(rollout_id)
-            if not self._jobs[job_id]:
-                del self._jobs[job_id]
-        return self._result(job_id, wanted.instance, group, rollout)
+def _jobs(request: Request) -> Jobs:
+    jobs: Jobs = request.app.state.jobs
+    return jobs
 
-    async def cancel(self, job_id: str) -> RolloutState:
-        """Cancels all calls of a job. Raises `NotFound` unless one runs."""
-        if job_id not in self._jobs:
-            raise NotFound(f"no job {job_id!r} is running")
-        rollouts = await self._service.executor.cancel([*self._jobs[job_id]])
-        return rollouts[0].state
 
-    def _running(self) -> list[str]:
-        return [rollout_id for calls in self._jobs.values() for rollout_id in calls]
+def _started_jobs(request: Request) -> Jobs:
+    if not _jobs(request).is_started:
+        raise ServiceStopping("not started", hint="POST /start first")
+    return _jobs(request)
 
-    async def add_backend(self, address: str) -> None:
-        url = address if "://" in address else f"http://{address}"
-        url = url.rstrip("/").removesuffix("/v1")
-        try:
-            spec = BackendSpec(url=url)
-        except ValidationError as error:
-            problems = "; ".join(one["msg"] for one in error.errors())
-            raise InvalidRequest.of_field("address", problems) from None
-        await self._service.add_backend(spec, must_answer=False)
 
-    async def clear_backends(self) -> None:
-        for backend in self._service.backends.statuses():
-            await self._service.backends.remove(backend.backend_id)
+AnyJobs = Annotated[Jobs, Depends(_jobs)]
+StartedJobs = Annotated[Jobs, Depends(_started_jobs)]
 
-    def _require_started(self) -> None:
-        if not self._is_started:
-            raise ServiceStopping("not started", hint="POST /start first")
+prorl_router = APIRouter(tags=["ProRL Agent"])
 
-    def _group(self, group_id: str, wanted: ProcessRequest) -> Group:
-        agent = self._agent(wanted.instance.get("data_source"))
-        try:
-            return _group(group_id, wanted, agent)
-        except ValidationError as error:
-            problems = [
-                FieldProblem(
-                    field=f"instance: {'.'.join(map(str, one['loc']))}", message=one["msg"]
-                )
-                for one in error.errors(include_url=False)
-            ]
-            raise InvalidRequest("the instance is not a valid task", fields=problems) from None
 
-    def _agent(self, data_source: JsonValue) -> str:
-        source = str(data_source).lower().rpartition("/")[2]
-        names = self._service.executor.agents.names
-        if source in names:
-            return source
-        for agent, beginnings in AGENTS.items():
-            if agent in names and source.startswith(beginnings):
-                return agent
-        raise InvalidRequest.of_field(
-            "instance.data_source",
-            f"no agent for {data_source!r}",
-            hint=f"this service has: {', '.join(names)}",
-        )
+@prorl_router.post("/start", summary="Start")
+async def start(jobs: AnyJobs) -> Done:
+    if jobs.is_started:
+        raise Conflict("already started", hint="POST /stop first")
+    jobs.is_started = True
+    return Done(status="started")
 
-    async def _end_of(self, rollout_id: str, request: Request) -> Rollout:
-        executor = self._service.executor
-        ended = asyncio.ensure_future(anext(executor.ended([rollout_id]), None))
-        gone = asyncio.ensure_future(_gone(request))
-        try:
-            await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                await executor.cancel([rollout_id])
-            rollout = await ended
-        finally:
-            ended.cancel()
-            gone.cancel()
-        if rollout is None:
-            raise ServiceStopping("the service is stopping", hint="send the job again")
-        return rollout.to_wire()
 
-    def _result(
-        self, job_id: str, instance: dict[str, JsonValue], group: Group, rollout: Rollout
-    ) -> ProcessResult:
-        prompt = self._service.executor.agents.make(group.task).prompt()
-        trajectory = rollout.trajectory
-        is_done = rollout.state is RolloutState.DONE
-        timings = rollout.timings
-        critical_error = _critical_error(rollout)
-        return ProcessResult(
-            job_id=job_id,
-            rollout_id=rollout.rollout_id,
-            instance_id=group.task.task_id,
-            trajectory_id=str(instance.get("trajectory_id")),
-            success=is_done,
-            resolved=rollout.reward == 1.0,
-            reward=rollout.reward,
-            error=rollout.error.message if rollout.error else None,
-            critical_error=critical_error,
-            filter=not is_done,
-            finish=trajectory is not None and trajectory.finish_reason is FinishReason.FINISHED,
-            end_properly=trajectory is not None and trajectory.turns[-1].finish_reason == "stop",
-            messages=list(_job_messages(trajectory, prompt)) if trajectory else [],
-            tools=list(prompt.tools),
-            git_patch=str((rollout.report or {}).get("patch", "")),
-            timing=Timing(
-                init_time=timings.init_s,
-                run_time=timings.run_s,
-                eval_time=timings.eval_s,
-                others_time=timings.queue_s,
-                counted_elapsed=timings.init_s + timings.run_s + timings.eval_s,
-                timeout_triggered=critical_error == "timeout",
-            ),
-        )
+@prorl_router.post("/stop", summary="Stop")
+async def stop(jobs: StartedJobs, service: ServiceDep) -> Done:
+    """Cancels all jobs; a 503 if it was not started."""
+    jobs.is_started = False
+    await service.executor.cancel(jobs.running())
+    return Done(status="stopped")
+
+
+@prorl_router.get("/status", summary="Get its status")
+async def status(jobs: StartedJobs, service: ServiceDep) -> JobCounts:
+    queues = service.executor.queues()
+    states = service.executor.inflight.count_by_state()
+    to_evaluate = queues.get(Stage.EVAL, 0)
+    return JobCounts(
+        status="running",
+        pending_jobs=len(jobs.running()),
+        init_queue=queues.get(Stage.INIT, 0),
+        run_queue=queues.get(Stage.RUN, 0),
+        eval_queue=to_evaluate,
+        active_init=states.get(RolloutState.INIT, 0),
+        active_run=states.get(RolloutState.RUNNING, 0) - to_evaluate,
+        active_eval=states.get(RolloutState.EVALUATING, 0),
+        total=len(jobs.running()),
+    )
+
+
+@prorl_router.post("/process", summary="Run a job")
+async def process(
+    body: ProcessRequest,
+    request: Request,
+    jobs: StartedJobs,
+    service: ServiceDep,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> ProcessResult:
+    """Waits for the whole rollout. A failed one is an answer, too: see `critical_error`. A client
+    that hangs up cancels it.
+
+    Each call has a rollout of its own, whatever its `job_id`, unless it repeats an
+    `Idempotency-Key`.
+    """
+    key = idempotency_key
+    call = uuid.uuid4() if key is None else uuid.uuid5(uuid.NAMESPACE_OID, key)
+    job_id = body.job_id or f"job-{call.hex}"
+    agents = service.executor.agents
+    agent = _agent(agents.names, body.instance.get("data_source"))
+    group = _group(f"{job_id[:150]}-{call.hex}", body, agent)
+    (rollout_id,) = group.rollout_ids()
+    jobs.calls[job_id].append(rollout_id)
+    try:
+        await service.executor.submit([group])
+        rollout = await _end_of(service.executor, rollout_id, request)
+    finally:
+        jobs.calls[job_id].remove(rollout_id)
+        if not jobs.calls[job_id]:
+            del jobs.calls[job_id]
+    return _result(job_id, body.instance, agents.make(group.task).prompt(), rollout)
+
+
+@prorl_router.post("/cancel", summary="Cancel a job")
+async def cancel(body: Job, jobs: AnyJobs, service: ServiceDep) -> Done:
+    """Cancels all calls of the job, and answers with the state in which it has ended; a 404 unless
+    one is running."""
+    if body.job_id not in jobs.calls:
+        raise NotFound(f"no job {body.job_id!r} is running")
+    rollouts = await service.executor.cancel([*jobs.calls[body.job_id]])
+    return Done(status=rollouts[0].state.value)
+
+
+@prorl_router.post("/add_llm_server", summary="Add an engine")
+async def add_llm_server(body: LlmServer, service: ServiceDep) -> Done:
+    """Adds a server; also before `/start`, and before the server answers."""
+    url = body.address if "://" in body.address else f"http://{body.address}"
+    try:
+        spec = BackendSpec(url=url.rstrip("/").removesuffix("/v1"))
+    except ValidationError as error:
+        problems = "; ".join(one["msg"] for one in error.errors())
+        raise InvalidRequest.of_field("address", problems) from None
+    await service.add_backend(spec, must_answer=False)
+    return Done(status="added")
+
+
+@prorl_router.post("/clear_llm_server", summary="Remove all engines")
+async def clear_llm_server(service: ServiceDep) -> Done:
+    for backend in service.backends.statuses():
+        await service.backends.remove(backend.backend_id)
+    return Done(status="cleared")
+
+
+# --- a job as a group, and its result as an answer -----------------------------------------------
+
+
+def _agent(names: Sequence[str], data_source: JsonValue) -> str:
+    source = str(data_source).lower().rpartition("/")[2]
+    if source in names:
+        return source
+    for agent, beginnings in AGENTS.items():
+        if agent in names and source.startswith(beginnings):
+            return agent
+    raise InvalidRequest.of_field(
+        "instance.data_source",
+        f"no agent for {data_source!r}",
+        hint=f"this service has: {', '.join(names)}",
+    )
 
 
 def _group(group_id: str, wanted: ProcessRequest, agent: str) -> Group:
-    """Raises `ValidationError`."""
+    """Raises `InvalidRequest`."""
     instance, params = wanted.instance, wanted.sampling_params
     task = {
         "task_id": instance.get("instance_id", instance.get("trajectory_id")),
@@ -230,16 +213,73 @@ def _group(group_id: str, wanted: ProcessRequest, agent: str) -> Group:
         "image": instance.get("image"),
         "data": {key: value for key, value in instance.items() if key not in _SOURCE_KEYS},
     }
-    return Group(
-        group_id=group_id,
-        task=Task.model_validate(task),
-        sampling=Sampling(
-            temperature=params.temperature,
-            top_p=params.top_p,
-            max_tokens_per_turn=params.max_output_tokens,
+    try:
+        return Group(
+            group_id=group_id,
+            task=Task.model_validate(task),
+            sampling=Sampling(
+                temperature=params.temperature,
+                top_p=params.top_p,
+                max_tokens_per_turn=params.max_output_tokens,
+            ),
+            limits=Limits(max_turns=params.max_iterations),
+            lease_s=LEASE_S,
+        )
+    except ValidationError as error:
+        problems = [
+            FieldProblem(field=f"instance: {'.'.join(map(str, one['loc']))}", message=one["msg"])
+            for one in error.errors(include_url=False)
+        ]
+        raise InvalidRequest("the instance is not a valid task", fields=problems) from None
+
+
+async def _end_of(executor: RolloutExecutor, rollout_id: str, request: Request) -> Rollout:
+    ended = asyncio.ensure_future(anext(executor.ended([rollout_id]), None))
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            await executor.cancel([rollout_id])
+        rollout = await ended
+    finally:
+        ended.cancel()
+        gone.cancel()
+    if rollout is None:
+        raise ServiceStopping("the service is stopping", hint="send the job again")
+    return rollout.to_wire()
+
+
+def _result(
+    job_id: str, instance: dict[str, JsonValue], prompt: Prompt, rollout: Rollout
+) -> ProcessResult:
+    trajectory = rollout.trajectory
+    is_done = rollout.state is RolloutState.DONE
+    timings = rollout.timings
+    critical_error = _critical_error(rollout)
+    return ProcessResult(
+        job_id=job_id,
+        rollout_id=rollout.rollout_id,
+        instance_id=rollout.task_id,
+        trajectory_id=str(instance.get("trajectory_id")),
+        success=is_done,
+        resolved=rollout.reward == 1.0,
+        reward=rollout.reward,
+        error=rollout.error.message if rollout.error else None,
+        critical_error=critical_error,
+        filter=not is_done,
+        finish=trajectory is not None and trajectory.finish_reason is FinishReason.FINISHED,
+        end_properly=trajectory is not None and trajectory.turns[-1].finish_reason == "stop",
+        messages=list(_job_messages(trajectory, prompt)) if trajectory else [],
+        tools=list(prompt.tools),
+        git_patch=str((rollout.report or {}).get("patch", "")),
+        timing=Timing(
+            init_time=timings.init_s,
+            run_time=timings.run_s,
+            eval_time=timings.eval_s,
+            others_time=timings.queue_s,
+            counted_elapsed=timings.init_s + timings.run_s + timings.eval_s,
+            timeout_triggered=critical_error == "timeout",
         ),
-        limits=Limits(max_turns=params.max_iterations),
-        lease_s=LEASE_S,
     )
 
 
@@ -289,66 +329,3 @@ async def _gone(request: Request) -> None:
     """Returns when the client has hung up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _adapter(request: Request) -> ProRLAdapter:
-    adapter: ProRLAdapter = request.app.state.prorl
-    return adapter
-
-
-Adapter = Annotated[ProRLAdapter, Depends(_adapter)]
-
-prorl_router = APIRouter(tags=["ProRL Agent"])
-
-
-@prorl_router.post("/start", summary="Start")
-async def start(adapter: Adapter) -> Done:
-    adapter.start()
-    return Done(status="started")
-
-
-@prorl_router.post("/stop", summary="Stop")
-async def stop(adapter: Adapter) -> Done:
-    """Cancels all jobs; a 503 if it was not started."""
-    await adapter.stop()
-    return Done(status="stopped")
-
-
-@prorl_router.get("/status", summary="Get its status")
-async def status(adapter: Adapter) -> JobCounts:
-    return adapter.counts()
-
-
-@prorl_router.post("/process", summary="Run a job")
-async def process(
-    body: ProcessRequest,
-    request: Request,
-    adapter: Adapter,
-    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
-) -> ProcessResult:
-    """Waits for the whole rollout. A failed one is an answer, too: see `critical_error`.
-
-    Each call has a rollout of its own, whatever its `job_id`, unless it repeats an
-    `Idempotency-Key`.
-    """
-    return await adapter.process(body, idempotency_key, request)
-
-
-@prorl_router.post("/cancel", summary="Cancel a job")
-async def cancel(body: Job, adapter: Adapter) -> Done:
-    """Cancels all calls of the job, and answers with the state in which it has ended; a 404 unless
-    one is running."""
-    return Done(status=(await adapter.cancel(body.job_id)).value)
-
-
-@prorl_router.post("/add_llm_server", summary="Add an engine")
-async def add_llm_server(body: LlmServer, adapter: Adapter) -> Done:
-    """Adds a server; also before `/start`, and before the server answers."""
-    await adapter.add_backend(body.address)
-    return Done(status="added")
-
-
-@prorl_router.post("/clear_llm_server", summary="Remove all engines")
-async def clear_llm_server(adapter: Adapter) -> Done:
-    await adapter.clear_backends()
-    return Done(status="cleared")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
@@ -36,6 +36,8 @@ from prorl_service.server.settings import (
 )
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.tools.spec import McpSpec
+
+Found = TypeVar("Found")
 
 
 class Server(uvicorn.Server):
@@ -149,6 +151,13 @@ async def serving(settings: Settings, bounds: Bounds | None = None) -> AsyncIter
 
 
 @asynccontextmanager
+async def connected(settings: Settings, **options: Any) -> AsyncIterator[AsyncRolloutClient]:
+    """Client of a service of its own; `options` are the client's."""
+    async with serving(settings) as url, AsyncRolloutClient(url, **options) as client:
+        yield client
+
+
+@asynccontextmanager
 async def running(
     server: Server, sockets: list[socket.socket] | None = None
 ) -> AsyncIterator[None]:
@@ -171,9 +180,11 @@ def group(group_id: str = "g", n: int = 1, **limits: Any) -> Group:
     return Group(group_id=group_id, task=task, n=n, limits=Limits(**limits))
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Waits until `holds` returns true; only the test's own timeout bounds it."""
-    while not await holds():  # noqa: ASYNC110
+async def until(
+    ask: Callable[[], Awaitable[Found]], holds: Callable[[Found], object] = bool
+) -> None:
+    """Waits until `holds` is true of the answer; only the test's own timeout bounds it."""
+    while not holds(await ask()):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 

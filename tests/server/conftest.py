@@ -1,6 +1,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from prorl_service.client import AsyncRolloutClient
@@ -38,6 +39,12 @@ def settings(engine: StubEngine) -> Settings:
 async def url(settings: Settings) -> AsyncIterator[str]:
     async with serving(settings) as address:
         yield address
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        yield client
 
 
 @pytest.fixture

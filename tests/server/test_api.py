@@ -64,12 +64,11 @@ async def test_every_task_gets_its_image_and_warm_sandboxes_are_counted(
 
 
 async def test_packed_and_plain_trajectories_are_equal(
-    client: AsyncRolloutClient, url: str
+    client: AsyncRolloutClient, http: httpx.AsyncClient
 ) -> None:
     await finished(client, group())
-    async with httpx.AsyncClient(base_url=url) as http:
-        plain = await http.get("/v1/rollouts/g.0")
-        packed = await http.get("/v1/rollouts/g.0", headers={"Accept": PACKED_MEDIA_TYPE})
+    plain = await http.get("/v1/rollouts/g.0")
+    packed = await http.get("/v1/rollouts/g.0", headers={"Accept": PACKED_MEDIA_TYPE})
     assert isinstance(plain.json()["trajectory"]["segments"][0]["response_ids"], list)
     assert packed.headers["content-type"] == PACKED_MEDIA_TYPE
     assert "b64" in packed.json()["trajectory"]["segments"][0]["response_ids"]
@@ -86,14 +85,13 @@ async def test_payload_is_linear_in_turns(client: AsyncRolloutClient) -> None:
 
 
 async def test_submission_is_idempotent(
-    client: AsyncRolloutClient, url: str, engine: StubEngine
+    client: AsyncRolloutClient, http: httpx.AsyncClient, engine: StubEngine
 ) -> None:
     await finished(client, group(n=2))
     again = await finished(client, group(n=2))
     assert [rollout.state for rollout in again] == [RolloutState.DONE] * 2
     assert engine.calls == 4
-    async with httpx.AsyncClient(base_url=url) as http:
-        other = await http.post("/v1/rollouts", json={"groups": [group(n=3).model_dump()]})
+    other = await http.post("/v1/rollouts", json={"groups": [group(n=3).model_dump()]})
     assert other.status_code == 409
     assert other.json()["error"]["kind"] == "Conflict"
 
@@ -138,12 +136,16 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ],
 )
 async def test_bad_input_names_the_field_and_starts_nothing(
-    client: AsyncRolloutClient, url: str, engine: StubEngine, path: str, value: Any, field: str
+    client: AsyncRolloutClient,
+    http: httpx.AsyncClient,
+    engine: StubEngine,
+    path: str,
+    value: Any,
+    field: str,
 ) -> None:
     body = {"groups": [group().model_dump(mode="json")]}
     change(path, value)(body)
-    async with httpx.AsyncClient(base_url=url) as http:
-        response = await http.post("/v1/rollouts", content=json.dumps(body), headers=JSON)
+    response = await http.post("/v1/rollouts", content=json.dumps(body), headers=JSON)
     assert response.status_code == 422, response.text
     assert field in [problem["field"] for problem in response.json()["error"]["fields"]]
     assert (await client.status()).rollouts == {}
@@ -151,11 +153,10 @@ async def test_bad_input_names_the_field_and_starts_nothing(
 
 
 async def test_more_rollouts_than_a_request_may_hold_are_refused(
-    client: AsyncRolloutClient, url: str
+    client: AsyncRolloutClient, http: httpx.AsyncClient
 ) -> None:
     groups = [group(f"g{i}", n=4096).model_dump(mode="json") for i in range(5)]
-    async with httpx.AsyncClient(base_url=url) as http:
-        response = await http.post("/v1/rollouts", json={"groups": groups})
+    response = await http.post("/v1/rollouts", json={"groups": groups})
     assert response.status_code == 422
     assert "16384" in response.json()["error"]["message"]
     assert (await client.status()).rollouts == {}
@@ -167,12 +168,11 @@ async def test_the_longest_ids_work(client: AsyncRolloutClient) -> None:
 
 
 async def test_a_prompt_longer_than_the_context_is_refused(
-    client: AsyncRolloutClient, url: str
+    client: AsyncRolloutClient, http: httpx.AsyncClient
 ) -> None:
     body = {"groups": [group().model_dump(mode="json")]}
     change("groups.0.task.messages", [{"role": "user", "content": "word " * 5000}])(body)
-    async with httpx.AsyncClient(base_url=url) as http:
-        response = await http.post("/v1/rollouts", json=body)
+    response = await http.post("/v1/rollouts", json=body)
     assert response.status_code == 422
     (problem,) = response.json()["error"]["fields"]
     assert problem["field"] == "groups.0.task.messages"
@@ -185,12 +185,11 @@ async def chunks(size: int) -> AsyncIterator[bytes]:
         yield b" " * 65536
 
 
-async def test_malformed_and_huge_bodies(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
-        malformed = await http.post("/v1/rollouts", content=b'{"groups": [', headers=JSON)
-        announced = await http.post("/v1/rollouts", content=b" " * 2_000_000)
-        streamed = await http.post("/v1/rollouts", content=chunks(3_000_000))
-        unknown = await http.get("/v2/nothing")
+async def test_malformed_and_huge_bodies(http: httpx.AsyncClient) -> None:
+    malformed = await http.post("/v1/rollouts", content=b'{"groups": [', headers=JSON)
+    announced = await http.post("/v1/rollouts", content=b" " * 2_000_000)
+    streamed = await http.post("/v1/rollouts", content=chunks(3_000_000))
+    unknown = await http.get("/v2/nothing")
     assert malformed.status_code == 422
     assert malformed.json()["error"]["fields"][0]["field"] == "body"
     assert announced.status_code == streamed.status_code == 413
@@ -199,14 +198,13 @@ async def test_malformed_and_huge_bodies(url: str) -> None:
     assert unknown.json()["error"]["kind"] == "NotFound"
 
 
-async def test_unknown_rollouts_and_backends(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
-        answers = [
-            await http.get("/v1/rollouts/nobody.0"),
-            await http.post("/v1/rollouts/stream", json={"rollout_ids": ["nobody.0"]}),
-            await http.post("/v1/rollouts/cancel", json={"rollout_ids": ["nobody.0"]}),
-            await http.delete("/v1/backends/127.0.0.1:1"),
-        ]
+async def test_unknown_rollouts_and_backends(http: httpx.AsyncClient) -> None:
+    answers = [
+        await http.get("/v1/rollouts/nobody.0"),
+        await http.post("/v1/rollouts/stream", json={"rollout_ids": ["nobody.0"]}),
+        await http.post("/v1/rollouts/cancel", json={"rollout_ids": ["nobody.0"]}),
+        await http.delete("/v1/backends/127.0.0.1:1"),
+    ]
     assert [answer.status_code for answer in answers] == [404] * 4
     assert all(answer.json()["error"]["hint"] for answer in answers)
 
@@ -265,17 +263,17 @@ async def test_backends_join_and_leave(client: AsyncRolloutClient, engine: StubE
     assert rollout.reward == 1.0
 
 
-async def test_an_unreachable_backend_is_refused_with_its_address(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
-        response = await http.post("/v1/backends", json={"url": "http://127.0.0.1:9"})
+async def test_an_unreachable_backend_is_refused_with_its_address(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/backends", json={"url": "http://127.0.0.1:9"})
     assert response.status_code == 503
     assert "127.0.0.1:9" in response.json()["error"]["message"]
 
 
-async def test_the_api_page_lists_every_route_and_needs_no_internet(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
-        page = (await http.get("/docs")).text
-        paths = (await http.get("/openapi.json")).json()["paths"]
+async def test_the_api_page_lists_every_route_and_needs_no_internet(
+    http: httpx.AsyncClient,
+) -> None:
+    page = (await http.get("/docs")).text
+    paths = (await http.get("/openapi.json")).json()["paths"]
     assert "https://" not in page
     assert {"/v1/rollouts", "/v1/rollouts/stream", "/v1/backends", "/v1/weights"} <= set(paths)
 

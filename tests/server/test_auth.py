@@ -12,7 +12,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import TOKEN_VARIABLE, take_token
 from prorl_service.schemas import BackendSpec, Group, RolloutState
 from prorl_service.testing import StubEngine
-from tests.server.application import Settings, group, serving
+from tests.server.application import Settings, connected, group, serving
 
 TOKEN = "a-token-of-some-length"
 
@@ -68,10 +68,7 @@ async def test_rollouts_run_with_the_token_and_it_is_shown_nowhere(
 
 @pytest.mark.processes
 async def test_a_client_with_a_wrong_token_is_told_what_to_do(engine: StubEngine) -> None:
-    async with (
-        serving(settings(engine)) as url,
-        AsyncRolloutClient(url, token="another-one") as client,
-    ):
+    async with connected(settings(engine), token="another-one") as client:
         with pytest.raises(ServiceCallError, match=TOKEN_VARIABLE) as refused:
             await client.status()
     assert refused.value.http_status == 401

@@ -137,15 +137,16 @@ async def test_the_hint_for_an_agent_of_ones_own_names_its_fields(
     assert ours.hint == "`data` of the agent 'math': docs/reference/task_data.md"
 
 
-async def test_a_refusal_names_the_task_for_what_the_wire_type_refuses_too(url: str) -> None:
+async def test_a_refusal_names_the_task_for_what_the_wire_type_refuses_too(
+    http: httpx.AsyncClient,
+) -> None:
     groups = [
         {"group_id": "good", "task": ledger("q01")},
         {"group_id": "bad", "task": ledger("q03", messages=[])},
         {"group_id": "worse", "task": ledger("q04"), "n": 0},
         {"group_id": "no id", "task": {}},
     ]
-    async with httpx.AsyncClient(base_url=url) as http:
-        answer = await http.post("/v1/rollouts", json={"groups": groups})
+    answer = await http.post("/v1/rollouts", json={"groups": groups})
     said = answer.json()["error"]["message"]
     assert "task q03: messages: List should have at least 1 item" in said
     assert "groups.2.n: " in said

@@ -1,7 +1,6 @@
 """A trainer written for ProRL Agent, as its code calls its server."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -22,12 +21,6 @@ INSTANCE = {
     "files": {"secret": "4711\n"},
 }
 PARAMS = {"temperature": 1.0, "max_iterations": 4, "token_level_generation": True, "model": "m"}
-
-
-@pytest.fixture
-async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-        yield client
 
 
 async def in_flight(engine: StubEngine, calls: int) -> None:

@@ -156,16 +156,17 @@ async def test_a_front_passes_the_key_to_its_services(
 
 @pytest.mark.processes
 @pytest.mark.parametrize("address", [f"http://user:{KEY}@host:1", f"http://{KEY}@host:1"])
-async def test_a_secret_in_a_url_is_refused_and_not_repeated(url: str, address: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
-        for path, body in (
-            ("/v1/backends", {"url": address}),
-            ("/add_llm_server", {"address": address}),
-        ):
-            answer = await http.post(path, json=body)
-            assert answer.status_code == 422
-            assert "--backend-key-file" in answer.text
-            assert KEY not in answer.text
+async def test_a_secret_in_a_url_is_refused_and_not_repeated(
+    http: httpx.AsyncClient, address: str
+) -> None:
+    for path, body in (
+        ("/v1/backends", {"url": address}),
+        ("/add_llm_server", {"address": address}),
+    ):
+        answer = await http.post(path, json=body)
+        assert answer.status_code == 422
+        assert "--backend-key-file" in answer.text
+        assert KEY not in answer.text
     done = await asyncio.to_thread(serve, address)
     assert done.returncode == 2
     assert done.stderr.startswith("prorl: --backend: ")

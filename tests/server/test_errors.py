@@ -35,12 +35,13 @@ async def test_refusals_of_the_framework_have_their_own_kinds(
 
 
 @pytest.mark.processes
-async def test_a_body_without_a_content_type_is_refused_with_the_header_to_send(url: str) -> None:
+async def test_a_body_without_a_content_type_is_refused_with_the_header_to_send(
+    http: httpx.AsyncClient,
+) -> None:
     body = b'{"groups": []}'
-    async with httpx.AsyncClient(base_url=url) as http:
-        answer = await http.post("/v1/rollouts", content=body)
-        form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl's default
-        by_curl = await http.post("/v1/rollouts", content=body, headers=form)
+    answer = await http.post("/v1/rollouts", content=body)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl's default
+    by_curl = await http.post("/v1/rollouts", content=body, headers=form)
     for one in (answer, by_curl):
         error = ErrorResponse.model_validate_json(one.content).error
         assert one.status_code == 422
@@ -57,20 +58,18 @@ async def test_a_body_without_a_content_type_is_refused_with_the_header_to_send(
     ],
 )
 async def test_a_parameter_that_a_route_does_not_have_is_refused(
-    url: str, path: str, field: str, hint: str
+    http: httpx.AsyncClient, path: str, field: str, hint: str
 ) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
-        answer = await http.get(path)
+    answer = await http.get(path)
     error = ErrorResponse.model_validate_json(answer.content).error
     assert (answer.status_code, error.hint) == (422, hint)
     assert [one.field for one in error.fields] == [field]
 
 
 @pytest.mark.processes
-async def test_a_misspelt_field_is_refused_with_the_nearest(url: str) -> None:
+async def test_a_misspelt_field_is_refused_with_the_nearest(http: httpx.AsyncClient) -> None:
     wrong = group().model_dump(mode="json") | {"sampling": {"temprature": 1}}
-    async with httpx.AsyncClient(base_url=url) as http:
-        answer = await http.post("/v1/rollouts", json={"groups": [wrong]})
+    answer = await http.post("/v1/rollouts", json={"groups": [wrong]})
     error = ErrorResponse.model_validate_json(answer.content).error
     assert (answer.status_code, error.hint) == (422, "did you mean temperature?")
 

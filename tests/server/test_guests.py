@@ -70,11 +70,7 @@ async def test_rollouts_begun_after_a_change_of_model_use_the_new_tokenizer(
     group.task.data["sleep"] = [3600]
     await client.add_backend(engine.url)
     await client.submit([group])
-
-    async def two_are_ready() -> bool:
-        return (await client.get("g.2")).state is RolloutState.READY
-
-    await until(two_are_ready)
+    await until(lambda: client.get("g.2"), lambda rollout: rollout.state is RolloutState.READY)
     async with StubEngine(other_model, lambda _: [5]) as other:
         other.model_id = "other"
         await client.remove_backend(engine.url.removeprefix("http://"))

@@ -76,11 +76,7 @@ async def test_calls_that_write_are_answered_while_nothing_can_be_written(
         await client.sampler("t")
 
     connections[0].execute("PRAGMA query_only = 0")
-
-    async def is_written() -> bool:
-        return (await client.status()).failure is None
-
-    await until(is_written)
+    await until(client.status, lambda status: status.failure is None)
     ended = await client.cancel(running.rollout_ids())
     assert {one.state for one in ended} == {RolloutState.CANCELLED}
     await client.create_sampler("t", SamplerSpec())
@@ -88,7 +84,7 @@ async def test_calls_that_write_are_answered_while_nothing_can_be_written(
 
 
 async def test_a_journal_whose_thread_ended_makes_the_service_unhealthy(
-    client: AsyncRolloutClient, url: str, monkeypatch: pytest.MonkeyPatch
+    client: AsyncRolloutClient, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end(_: object) -> None:
         raise MemoryError("no more")
@@ -96,8 +92,7 @@ async def test_a_journal_whose_thread_ended_makes_the_service_unhealthy(
     monkeypatch.setattr(threads.Writer, "_write", end)
     with pytest.raises(ServiceCallError, match="its thread ended"):
         await client.submit([scored("g", 0, 1)])
-    async with httpx.AsyncClient(base_url=url) as http:
-        assert (await http.get("/health")).status_code == 503
+    assert (await http.get("/health")).status_code == 503
     assert "MemoryError" in ((await client.status()).failure or "")
     with pytest.raises(ServiceCallError, match="its thread ended"):
         await client.create_sampler("s", SamplerSpec())

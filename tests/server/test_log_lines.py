@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.rollouts.reporting import MAX_WARNINGS
+from prorl_service.rollouts.inflight import MAX_WARNINGS
 from tests.server.application import finished, group
 
 pytestmark = pytest.mark.processes
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.processes
 async def test_an_ended_group_is_one_line(
     client: AsyncRolloutClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "prorl_service.rollouts.reporting")
+    caplog.set_level(logging.INFO, "prorl_service.rollouts.inflight")
     await finished(client, group("g", n=2))
     (record,) = (one for one in caplog.records if one.message.startswith("group "))
     assert record.message.startswith("group g: 2 done, reward 1.00 to 1.00 (mean 1.00), 2.0 turns,")

@@ -2,7 +2,6 @@
 
 import logging
 import random
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from prorl_service.agents import base
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.sampling import sampler
-from prorl_service.sampling.filter import Outcome, Scores, outcome
+from prorl_service.sampling.filter import GroupState, Scores, outcome
 from prorl_service.schemas import Blame, RolloutState
 from prorl_service.schemas.sampling import DrawSpec, DrawState, Filter, SamplerSpec
 from prorl_service.testing import StubEngine
@@ -69,25 +68,13 @@ async def old_results(kept: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
             await client.add_candidates("s", [group])
             await client.submit([scored("plain", HUGE, HUGE)])
             await client.wait(["plain.0", "plain.1"], 10)
-
-            async def has_failed() -> bool:
-                return (await client.sampler("s")).failed == 1
-
-            await until(has_failed)
-
-
-def put_old_sums(kept: Settings) -> None:
-    """Makes the shelf's sums those that an older version wrote."""
-    with sqlite3.connect(f"{kept.journal}.shelf") as db:
-        for table, total in (("groups", "9e999"), ("tallies", "-9e999"), ("tallies", "1.7e308")):
-            db.execute(f"UPDATE {table} SET rewards = 2, reward_sum = {total}")
+            await until(lambda: client.sampler("s"), lambda sampler: sampler.failed == 1)
 
 
 async def test_a_journal_that_holds_such_rewards_is_resumed(
     kept: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await old_results(kept, monkeypatch)
-    put_old_sums(kept)
     async with serving(kept) as url, AsyncRolloutClient(url) as client:
         assert await is_healthy(url)
         await client.add_candidates("s", [scored("good", *INFORMATIVE)])
@@ -103,7 +90,7 @@ async def test_a_journal_that_holds_such_rewards_is_resumed(
 async def test_a_verdict_that_raises_fails_its_candidate_and_nothing_else(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def verdict(scores: Scores, n: int, wanted: Filter) -> Outcome:
+    def verdict(scores: Scores, n: int, wanted: Filter) -> GroupState:
         if 0.25 in scores.known():
             raise OverflowError("intermediate overflow")
         return outcome(scores, n, wanted)

@@ -67,17 +67,18 @@ async def test_another_training_may_do_nothing_that_touches_the_policy(
     assert (status.training.training, status.training.is_live) == (FIRST, True)
 
 
-async def test_weights_without_a_training_are_refused(url: str, tmp_path: Path) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
-        for send in (
-            http.put("/v1/weights", content=b"x"),
-            http.post("/v1/weights", json={"path": str(tmp_path)}),
-            http.post("/v1/weights/group", json={"init_info": {}}),
-            http.post("/v1/weights/broadcast", json={"group": "g", "update_info": {}}),
-        ):
-            answer = await send
-            assert answer.status_code == 422
-            assert "prorl-training" in answer.json()["error"]["message"]
+async def test_weights_without_a_training_are_refused(
+    http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    for send in (
+        http.put("/v1/weights", content=b"x"),
+        http.post("/v1/weights", json={"path": str(tmp_path)}),
+        http.post("/v1/weights/group", json={"init_info": {}}),
+        http.post("/v1/weights/broadcast", json={"group": "g", "update_info": {}}),
+    ):
+        answer = await send
+        assert answer.status_code == 422
+        assert "prorl-training" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -149,11 +150,7 @@ async def test_a_sampler_ends_with_the_training_that_drew_from_it(
     await first.create_sampler("s", spec)
     await first.add_candidates("s", candidates)
     await first.open_draw("s", "draw-0", DrawSpec(target=1))
-
-    async def are_ahead() -> bool:
-        return (await first.sampler("s")).informative >= 1
-
-    await until(are_ahead)
+    await until(lambda: first.sampler("s"), lambda sampler: sampler.informative >= 1)
     async with as_second(url) as second:
         await take_over(second)
         with pytest.raises(ServiceCallError, match="404"):

@@ -13,7 +13,7 @@ from prorl_service.errors import JournalError
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_service.testing import StubEngine, safetensors
-from tests.server.application import Settings, group, serving, until
+from tests.server.application import Settings, connected, group, serving, until
 from tests.trainers import async_trainer
 
 
@@ -65,10 +65,7 @@ async def test_resume_continues_the_run_that_the_journal_holds(
     settings: Settings, engine: StubEngine
 ) -> None:
     await leave_something(settings, engine)
-    async with (
-        serving(replace(settings, run=None, resume=True)) as url,
-        AsyncRolloutClient(url) as client,
-    ):
+    async with connected(replace(settings, run=None, resume=True)) as client:
         status = await client.status()
         assert (status.run, status.policy_version) == ("first", 57)
         ended = await client.wait(["unfinished.0", "unfinished.1"], 60)

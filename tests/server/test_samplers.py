@@ -52,11 +52,7 @@ async def test_groups_that_teach_nothing_are_left_out_and_forgotten(
         assert [one.reward for one in rollouts] == [0, 1, 0, 1]
         assert all(one.trajectory for one in rollouts)
         assert all(one.oldest_policy_version == 0 for one in rollouts)
-
-    async def are_forgotten() -> bool:
-        return (await client.status()).rollouts == {RolloutState.DONE: 8}
-
-    await until(are_forgotten)
+    await until(client.status, lambda status: status.rollouts == {RolloutState.DONE: 8})
 
 
 async def test_dropped_groups_are_reported_with_their_reason(client: AsyncRolloutClient) -> None:
@@ -82,11 +78,7 @@ async def test_groups_dropped_between_draws_are_reported_after_a_restart(
         await client.add_candidates("s", groups, is_last=True)
         await client.open_draw("s", "d", DrawSpec(target=1))
         assert (await drawn(client)).dropped == []
-
-        async def have_ended() -> bool:
-            return (await client.sampler("s")).uninformative == 3
-
-        await until(have_ended)
+        await until(lambda: client.sampler("s"), lambda sampler: sampler.uninformative == 3)
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         await client.open_draw("s", "e", DrawSpec(target=1))
         draw = await drawn(client)
@@ -203,11 +195,7 @@ async def test_a_deleted_sampler_leaves_no_work(client: AsyncRolloutClient) -> N
     await client.create_sampler("s", SamplerSpec())
     await client.add_candidates("s", [scored(f"g{i}", *EASY, sleep=60) for i in range(30)])
     await client.open_draw("s", "d", DrawSpec(target=2))
-
-    async def are_running() -> bool:
-        return RolloutState.RUNNING in (await client.status()).rollouts
-
-    await until(are_running)
+    await until(client.status, lambda status: RolloutState.RUNNING in status.rollouts)
     revision = (await client.sampler("s")).revision
     news = asyncio.create_task(client.sampler("s", revision, 60))
     await client.delete_sampler("s")
@@ -231,17 +219,6 @@ async def test_groups_that_wait_for_room_are_submitted_later_or_never(settings: 
         assert (await client.sampler("s")).under_way == 3
         await client.delete_sampler("s")
         assert (await client.status()).rollouts == {}
-
-
-async def test_a_sampler_whose_lease_expires_is_deleted(client: AsyncRolloutClient) -> None:
-    await client.create_sampler("s", SamplerSpec(lease_s=0.2))
-    await client.add_candidates("s", [scored("g", *EASY, sleep=60)])
-    await client.open_draw("s", "d", DrawSpec(target=2))
-
-    async def are_gone() -> bool:
-        return (await client.status()).rollouts == {}
-
-    await until(are_gone)
 
 
 @pytest.mark.parametrize("error", [KeyError("a bug"), JournalError("the disk is full")])
@@ -300,11 +277,7 @@ async def test_samplers_that_expire_at_the_same_time_are_all_deleted(
         await client.create_sampler(name, SamplerSpec(lease_s=0.3))
         await client.add_candidates(name, [scored(f"{name}-g", *EASY, sleep=60)])
         await client.open_draw(name, "d", DrawSpec(target=2))
-
-    async def are_gone() -> bool:
-        return (await client.status()).rollouts == {}
-
-    await until(are_gone)
+    await until(client.status, lambda status: status.rollouts == {})
     for name in names:
         with pytest.raises(ServiceCallError, match="there is no sampler"):
             await client.delete_sampler(name)

@@ -72,9 +72,9 @@ class EventHub(Observer):
         }
         if outcome is not None:
             is_failed = outcome.error is not None and state is RolloutState.FAILED
-            blame = outcome.error.blame.value if outcome.error is not None and is_failed else None
-            ended = {"reward": outcome.reward, "blame": blame}
-            data |= {**ended, "policy_version": outcome.newest_policy_version}
+            data["blame"] = outcome.error.blame.value if outcome.error and is_failed else None
+            data["reward"] = outcome.reward
+            data["policy_version"] = outcome.newest_policy_version
         self._add("rollout", **data)
 
     def engines_are(self, engines: EngineStates, policy_version: int) -> None:
@@ -90,7 +90,8 @@ class EventHub(Observer):
             self._add("weights", policy_version=policy_version)
 
     def _add(self, kind: EventKind, **data: JsonValue) -> None:
-        self._ring.append((kind, data | {"at": time.time()}))
+        data["at"] = time.time()
+        self._ring.append((kind, data))
         self._count += 1
         if self.listeners:
             self._changes.notify()

@@ -7,7 +7,7 @@ newest rollout. Both are counted when they end, and stay counted when their rows
 import math
 import operator
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Self
 
 from pydantic import BaseModel
@@ -115,10 +115,12 @@ def count(db: sqlite3.Connection, run: str, agent: str, version: int, new: Versi
 
 def versions(db: sqlite3.Connection, run: str, agent: str | None) -> list[VersionRow]:
     """Returns a row for each version, oldest first. `agent` None sums over all agents."""
-    found: defaultdict[int, VersionCounts] = defaultdict(VersionCounts)
+    found: dict[int, VersionCounts] = {}
     query = "SELECT version, counts FROM versions WHERE run = ? AND ? IN (agent, '')"
     for version, counts in db.execute(query, (run, agent or "")):
-        found[version].add(VersionCounts.model_validate_json(counts))
+        new = VersionCounts.model_validate_json(counts)
+        if found.setdefault(version, new) is not new:
+            found[version].add(new)
     return [found[version].to_wire(version) for version in sorted(found)]
 
 

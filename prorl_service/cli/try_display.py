@@ -17,7 +17,7 @@ from prorl_service.schemas import Rollout, RolloutState, Stage, ToolCallRecord, 
 from prorl_service.schemas.numbers import mean_of
 from prorl_service.schemas.rollouts import Figures
 from prorl_service.schemas.views import RolloutRow
-from prorl_service.shelf.rows import Standing, row_of
+from prorl_service.shelf.rows import row_of
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.utils.visible import visible_line
 
@@ -176,5 +176,4 @@ class _View:
 
 
 def _row(rollout: Rollout) -> RolloutRow:
-    standing = Standing(run="", has_content=True)
-    return row_of(rollout, Figures.of(rollout.trajectory), standing)
+    return row_of(rollout, Figures.of(rollout.trajectory), run="", has_content=True)

@@ -19,7 +19,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import IO, Any
@@ -37,6 +38,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 """Modules to import beforehand, by the command that needs them."""
 ALIKE = {"front": "serve"}
 MAX_MESSAGE = 2**20
+_lock = threading.Lock()
 
 
 class Forked(subprocess.Popen[bytes]):
@@ -53,10 +55,7 @@ class Forked(subprocess.Popen[bytes]):
 
 class Zygote:
     def __init__(self, modules: Sequence[str]) -> None:
-        """Makes this process the parent of what its descendants leave behind."""
-        _prctl(PR_SET_CHILD_SUBREAPER)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._lock = threading.Lock()
         with theirs:
             command = [sys.executable, "-m", "tests.zygote", str(theirs.fileno()), *modules]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
@@ -66,7 +65,7 @@ class Zygote:
         self, arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
     ) -> Forked:
         asked = {"arguments": arguments, "environment": dict(environment), "cwd": os.getcwd()}
-        with self._lock:
+        with _adopting():
             socket.send_fds(self._socket, [json.dumps(asked).encode()], [output.fileno()])
             pid = int(self._socket.recv(MAX_MESSAGE))
         return Forked(pid, arguments)
@@ -74,6 +73,18 @@ class Zygote:
     def _end(self) -> None:
         self._socket.close()
         self._process.wait()
+
+
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Makes this process the parent of what its descendants leave behind; other orphans are left to
+    init, which waits for them."""
+    with _lock:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            yield
+        finally:
+            _prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 @cache
@@ -157,7 +168,7 @@ def _become(asked: Mapping[str, Any], output: int) -> None:
         os._exit(code if isinstance(code, int) else 0)
 
 
-def _prctl(option: int, value: int = 1) -> None:
+def _prctl(option: int, value: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 

@@ -51,6 +51,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if (sent := getattr(session.config, "workeroutput", None)) is not None:
         sent["cpu_times"] = _taken
+    elif session.config.option.cpu_times is not None and _dear():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_testnodedown(node: object) -> None:
@@ -64,5 +66,12 @@ def pytest_terminal_summary(
     if (file := config.option.cpu_times) is None:
         return
     ordered = sorted(_taken.items(), key=lambda taken: -taken[1])
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({module: round(taken, 1) for module, taken in ordered}, indent=1))
     terminalreporter.section(f"{sum(_taken.values()):.0f} CPU seconds")
+    for module in _dear():
+        terminalreporter.line(f"{module} took {_taken[module]:.0f} CPU seconds, over {LIMIT_S}")
+
+
+def _dear() -> list[str]:
+    return [module for module, seconds in _taken.items() if seconds > LIMIT_S]

@@ -97,12 +97,11 @@ async def test_a_running_rollout_is_shown_so_far(
     settings = replace(settings, backends=(BackendSpec(url=waiting_engine.url),))
     async with serving(settings) as url, AsyncRolloutClient(url, retry_s=0) as client:
         await client.submit([group()])
-
-        async def has_called() -> bool:
-            text = await client.text("g.0")
-            return bool(text.turns) and bool(text.turns[0].tool_calls)
-
-        await until(has_called)
+        # A call that is written and not yet made is shown without an output.
+        await until(
+            lambda: client.text("g.0"),
+            lambda text: any(call.output for turn in text.turns for call in turn.tool_calls),
+        )
         text = await client.text("g.0")
         (turn,) = text.turns
         assert turn.tool_calls[0].output == "so far"

@@ -22,14 +22,14 @@ def test_tasks_are_wrapped() -> None:
     found = settings(Evaluation, *HARNESS, "harness=pi_messages")
     [task] = rows.tasks(found, [MATH], lambda row, options: row)
     assert (task.agent, task.data["agent"], task.data["data"]) == ("harness", "math", MATH.data)
-    AgentRegistry()[task.agent](task)
+    AgentRegistry().make(task)
     assert harness_of(found) == "pi_messages@1.6.0"
 
 
 def test_a_version_is_named_with_the_harness() -> None:
     found = settings(Evaluation, *HARNESS, "harness=pi@0.73.1")
     [task] = rows.tasks(found, [MATH], lambda row, options: row)
-    AgentRegistry()[task.agent](task)
+    AgentRegistry().make(task)
     assert harness_of(found) == "pi@0.73.1"
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, ParamSpec, cast
 from pydantic import BaseModel, JsonValue
 
 from prorl_service.agents.services import OperatorServices, Requirements
+from prorl_service.attempt import Attempt
 from prorl_service.errors import EvaluatorError, TaskError
-from prorl_service.gateway.attempt import Attempt
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.schemas import FinishReason, Message, Stage, Task, Turn
 from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown

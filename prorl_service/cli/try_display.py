@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from prorl_service.attempt import Attempt
 from prorl_service.cli.conversation import show_verdict
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.wording import STYLES, call_text, number
-from prorl_service.gateway.attempt import Attempt
 from prorl_service.rollouts.observers import Observer
 from prorl_service.schemas import Rollout, RolloutState, Stage, ToolCallRecord, Turn
 from prorl_service.schemas.numbers import mean_of

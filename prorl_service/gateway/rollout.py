@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from prorl_service.attempt import Attempt
 from prorl_service.errors import BackendError, InvalidRequest
-from prorl_service.gateway.attempt import Attempt
 from prorl_service.gateway.calls import (
     CallReply,
     CallRequest,

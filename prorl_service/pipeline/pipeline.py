@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
+from prorl_service.attempt import Attempt, SampledTurns
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
-from prorl_service.gateway.attempt import Attempt, SampledTurns
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.pipeline.queues import FairQueue, FifoQueue

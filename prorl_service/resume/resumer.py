@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_service.agents.base import AgentHandler
+from prorl_service.attempt import Attempt
 from prorl_service.errors import SandboxError
-from prorl_service.gateway.attempt import Attempt
 from prorl_service.resume import rows
 from prorl_service.resume.files import HandoverFiles, LayerFiles
 from prorl_service.resume.replay import TurnReplay

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from prorl_service.agents.base import AgentHandler
+from prorl_service.attempt import Attempt
 from prorl_service.errors import SandboxError
-from prorl_service.gateway.attempt import Attempt
 from prorl_service.resume import rows
 from prorl_service.resume.files import LayerFiles
 from prorl_service.resume.replay import TurnReplay

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
+from prorl_service.attempt import SampledTurns
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import Conflict, NotFound, ResultLost, ServiceStopping
-from prorl_service.gateway.attempt import SampledTurns
 from prorl_service.rollouts.admission import SLICE, Admission
 from prorl_service.rollouts.inflight import InflightGroups
 from prorl_service.rollouts.journal import Journal, tables

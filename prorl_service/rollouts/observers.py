@@ -7,7 +7,7 @@ There is no other way to watch them all. Callers wait for their own rollouts wit
 import logging
 from collections.abc import Callable
 
-from prorl_service.gateway.attempt import Attempt
+from prorl_service.attempt import Attempt
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Group

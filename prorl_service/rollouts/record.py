@@ -82,7 +82,7 @@ class Result(Protocol):
 
 
 class RecordObserver(Protocol):
-    """Whoever is told of a rollout; `observers.Observers` tells all."""
+    """Hears of each change of a rollout; `observers.Observers` passes it on to all observers."""
 
     def moved(self, record: "RolloutRecord") -> None: ...
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from prorl_service.gateway.attempt import Attempt
+from prorl_service.attempt import Attempt
 from prorl_service.inference.base import Generator
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import SandboxProvider, ToolResult

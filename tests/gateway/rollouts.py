@@ -8,8 +8,8 @@ from typing import Any
 
 import uvicorn
 
+from prorl_service.attempt import Attempt
 from prorl_service.gateway.app import application
-from prorl_service.gateway.attempt import Attempt
 from prorl_service.gateway.rollout import RolloutGateway
 from prorl_service.schemas import Limits
 from prorl_service.testing import ScriptedGenerator

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prorl_service.gateway.attempt import Attempt
+from prorl_service.attempt import Attempt
 from prorl_service.gateway.calls import CallReply
 from prorl_service.gateway.dialects import DIALECTS
 from prorl_service.gateway.harnesses import preset

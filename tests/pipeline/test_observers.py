@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.gateway.attempt import Attempt
+from prorl_service.attempt import Attempt
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.rollouts.observers import Observer, Observers

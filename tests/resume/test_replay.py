@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.gateway.attempt import TurnSaver
+from prorl_service.attempt import TurnSaver
 from prorl_service.resume.replay import TurnReplay
 from prorl_service.schemas import Turn
 from prorl_service.tokens.chat import ChatFormat

@@ -8,8 +8,8 @@ import pytest
 
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.attempt import Attempt
 from prorl_service.errors import BackendUnavailable
-from prorl_service.gateway.attempt import Attempt
 from prorl_service.rollouts.observers import Observer
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import BackendSpec, Group, Task

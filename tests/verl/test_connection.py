@@ -58,4 +58,3 @@ async def test_another_tokenizer_of_the_same_size_is_refused(policy: Path, tmp_p
         refused = connection(service.url, other, policy)
         with pytest.raises(BadConfiguration, match="the trainer's tokenizer"):
             await refused.start()
-    await refused._gateway.stop()

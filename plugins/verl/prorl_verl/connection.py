@@ -79,9 +79,13 @@ class Connection:
         bind = host if host in LOOPBACK else "0.0.0.0"
         port = await self._gateway.start(bind, self.settings.gateway.port)
         self.url = f"http://{host}:{port}"
-        async with self._new_client(FIRST_CONTACT_S) as client:
-            await self._register(client)
-            await self._check_tokenizer(client)
+        try:
+            async with self._new_client(FIRST_CONTACT_S) as client:
+                await self._register(client)
+                await self._check_tokenizer(client)
+        except BaseException:
+            await self._gateway.stop()
+            raise
         self._renewal = asyncio.create_task(self._renew())
         logger.info("%s serves %s", self.url, self.settings.url)
         return self
@@ -129,7 +133,8 @@ class Connection:
     def give_up(self, rollout_ids: Sequence[str], sampler_id: str | None) -> None:
         """Releases everything at the end of training; what the service does not learn ends with its
         lease. Call it from any thread except the loop's."""
-        self._renewal.get_loop().call_soon_threadsafe(self._renewal.cancel)
+        loop = self._renewal.get_loop()
+        loop.call_soon_threadsafe(self._renewal.cancel)
         try:
             with RolloutClient(**self.settings.client_options(retry_s=0)) as client:
                 if rollout_ids:
@@ -139,6 +144,7 @@ class Connection:
                 client.remove_backend(self.url.split("://", 1)[1])
         except ServiceCallError as error:
             logger.info("%s was not told that this trainer ends: %s", self.settings.url, error)
+        asyncio.run_coroutine_threadsafe(self._gateway.stop(), loop)
 
 
 def _tokenizer(model: Mapping[str, Any]) -> Any:

@@ -16,7 +16,6 @@ from prorl_service.tokens.formats import ToolSchema
 USED = ("messages", "system", "tools", "max_tokens", "stream", "stop_sequences", "model")
 BILLING = "x-anthropic-billing-header"
 """Beginning of a block that Claude Code puts before its system prompt, for accounts only."""
-OVERLOADED = "overloaded_error"
 
 
 def request(body: Body) -> CallRequest:

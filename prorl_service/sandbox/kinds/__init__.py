@@ -24,7 +24,7 @@ KINDS = {
     "bubblewrap": KindEntry(),
     "process": KindEntry(isolates=False),
 }
-"""By name, those that `auto` prefers first."""
+"""Kinds keyed by name, in the order in which `auto` tries them."""
 
 
 def make(kind: str, images: ImageCache | None, default_image: str | None) -> SandboxProvider:

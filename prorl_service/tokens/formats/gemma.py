@@ -10,7 +10,6 @@ from prorl_service.tokens.formats.base import Malformed, ToolCall, Types
 from prorl_service.tokens.formats.tagged import Tagged
 from prorl_service.tokens.formats.values import MAX_DEPTH, checked
 
-_QUOTE = '<|"|>'
 _HEAD = re.compile(r"\s*+call:([^\s{]++)\s*+(?=\{)")
 _STRING = re.compile(r'<\|"\|>((?:(?!<\|"\|>)[\s\S])*+)<\|"\|>')
 _KEY = re.compile(r"[^\s:,{}\[\]]++")

@@ -157,6 +157,7 @@ def _fork_server() -> tuple[psutil.Popen, Path]:
     environment = {**os.environ, **ENVIRONMENT}
     process = psutil.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     atexit.register(shutil.rmtree, directory)
+    atexit.register(process.wait)
     atexit.register(process.kill)
     return process, address
 

@@ -1,4 +1,4 @@
-"""What works beside this project: the tested releases of trainers, engines and programs.
+"""Neighbours of this project: the tested releases of trainers, engines and programs.
 
 The table is `neighbours.toml`. It also has what is used of each, for those who check it:
 `prorl_verl.contract` at its start, `scripts/neighbours` in newer releases. Imports none of them.

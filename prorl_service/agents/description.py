@@ -1,4 +1,4 @@
-"""What an agent is, for people: its docstring, the data it takes, the tools it may offer.
+"""An agent's description for people: its docstring, the data it takes, the tools it may offer.
 
 All of it is what its class declares, and the names of installed tools; nothing is run.
 """

@@ -42,7 +42,7 @@ class HarborCandidate:
 
 
 Results = dict[str, list[Outcome]]
-"""What probes got, by the names of tasks."""
+"""Rewards of probes, keyed by the names of tasks."""
 
 
 async def study(

@@ -18,7 +18,7 @@ from prorl_service.utils.visible import visible
 FOLD_LINES = 20
 """Most lines of a folded block."""
 TAIL_LINES = 6
-"""How many of those lines come from the block's end."""
+"""Number of those lines that come from the block's end."""
 FOLD_CHARS = 2000
 """Most characters of a line in a folded block."""
 LABEL_CHARS = 10

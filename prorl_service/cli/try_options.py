@@ -1,4 +1,4 @@
-"""What `prorl try` gets: its task, where replies come from, and where the results go."""
+"""Options of `prorl try`: its task, where replies come from, and where the results go."""
 
 import dataclasses
 import json

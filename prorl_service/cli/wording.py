@@ -89,4 +89,4 @@ MEANINGS: Mapping[FinishReason, str] = {
     FinishReason.TIMEOUT: "it used up the time of RUN before it finished",
     FinishReason.ERROR: "the agent's loop ended with an error",
 }
-"""What a finish reason means for the verdict; `finished` needs no explanation."""
+"""Meaning of a finish reason for the verdict; `finished` needs no explanation."""

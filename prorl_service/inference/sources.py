@@ -1,4 +1,4 @@
-"""What engines are given weights from: a directory, a file, or a trainer's broadcast."""
+"""Sources of weights for engines: a directory, a file, or a trainer's broadcast."""
 
 import asyncio
 from collections.abc import Mapping

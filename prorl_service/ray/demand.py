@@ -1,4 +1,4 @@
-"""What a front says of its work, and how many nodes that calls for.
+"""A front's demand: its open work, and the number of nodes that it needs.
 
 The number grows to the mean demand of the last minute, and shrinks only to what the last minute's
 highest demand would fill: a short dip removes no node, and a number between two does not flap.

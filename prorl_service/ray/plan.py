@@ -1,4 +1,4 @@
-"""What a run on a cluster consists of, as data: its processes, what is known of them, and nodes.
+"""A run on a cluster as data: its processes, what is known of them, and nodes.
 
 Pure. Actors get plans as arguments and return reports, so all of it can be pickled.
 """

@@ -1,4 +1,4 @@
-"""What the pipeline knows of all this: save, restore, hand over, forget."""
+"""The pipeline's side of resuming: rollouts are saved, restored, handed over and forgotten here."""
 
 import asyncio
 import logging

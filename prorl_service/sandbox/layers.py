@@ -1,4 +1,4 @@
-"""What was written in a sandbox, kept on the host while no sandbox has it.
+"""A sandbox's written files, kept on the host while no sandbox has them.
 
 A layer is a tar as `execd.layer` makes it. It is hostile: the host never unpacks it, but divides it
 into pieces that a sandbox takes.

@@ -1,4 +1,4 @@
-"""How ended rollouts come onto the shelf: as rows, and whole where the policy says so.
+"""Shelving of ended rollouts: as rows, and whole where the policy says so.
 
 Rows are added immediately; content is large, and is copied from the journal later, rollout by
 rollout. Everything runs in the caller's transactions and in the journal's thread.

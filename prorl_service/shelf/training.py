@@ -96,7 +96,7 @@ class VersionCounts(BaseModel):
 
 
 _JOINED = {"most_stale": max, "first_end": min, "last_end": max}
-"""How two counts become one, where they are not added."""
+"""Functions that join two counts, where they are not added."""
 
 
 def _mean(total: float, count: int) -> float | None:

@@ -1,4 +1,4 @@
-"""What a task asks of its sandbox, and what of that is refused before anything starts.
+"""A task's requirements on its sandbox, and their refusal before anything starts.
 
 Reads files of the task only.
 """

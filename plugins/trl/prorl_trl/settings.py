@@ -1,4 +1,4 @@
-"""What becomes of each setting of TRL's trainers when the service makes the rollouts.
+"""Effects of each setting of TRL's trainers when the service makes the rollouts.
 
 `settings.toml` has the class of each. `read`: its value reaches the service, or decides what the
 plug-in does. `harmless`: it changes neither prompts nor sampling, or concerns an engine of TRL's

@@ -1,4 +1,4 @@
-"""What TRL's trainers take, compared with the rows or samples that they were given.
+"""A comparison of what TRL's trainers take with the rows or samples that they were given.
 
 Between rollouts and loss lies code of TRL, of accelerate and of the user's subclass. The loss of a
 GRPOTrainer must see each row's tokens, mask and logprobs as they were sampled; each sample in the

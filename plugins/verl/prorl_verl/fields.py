@@ -1,4 +1,4 @@
-"""What becomes of each field of VeRL's configuration when rollouts are the service's.
+"""Effects of each field of VeRL's configuration when the service makes the rollouts.
 
 `fields.toml` has the kind of each. Fields that no name there fits are of a newer VeRL, or misspelt.
 Imports no VeRL.

@@ -1,4 +1,4 @@
-"""What a NeMo Gym server's verdict says, as reward, components and report. Pure."""
+"""A NeMo Gym server's verdict as reward, components and report. Pure."""
 
 import json
 from collections.abc import Mapping

@@ -26,7 +26,7 @@ WHOLE = ("previous_response_id", "conversation", "prompt")
 """Fields that name a conversation which a server holds."""
 USED = ("input", "instructions", "tools", "max_output_tokens", "stream", "model", *WHOLE)
 BETWEEN = "__"
-"""What stands between the name of a namespace and that of a tool in it, for the policy."""
+"""Text between the name of a namespace and that of a tool in it, for the policy."""
 OPENING = ("response.created", "response.in_progress")
 """Events that begin a stream. The second one keeps it alive, too: Codex's time-out does not count
 comments."""

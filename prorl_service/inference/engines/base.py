@@ -1,4 +1,4 @@
-"""What an inference engine is to the service: the protocol of all kinds.
+"""The protocol of all kinds of inference engines.
 
 A new kind is one class, in a file beside this one, and one line in `kinds`. It needs no other
 module: `Backend` has the time limits and the order of an update, the pool everything that concerns

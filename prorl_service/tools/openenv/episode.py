@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prorl_service.tools.openenv.session import Session
 
 Mode = Literal["step", "mcp"]
-"""What a tool call is: the action of a step as it is, or a call of one of the server's tools."""
+"""Meaning of a tool call: the action of a step as it is, or a call of one of the server's tools."""
 
 STEP = "step"
 """Name of the tool whose arguments are an action: OpenEnv keeps it for itself, so that no server's

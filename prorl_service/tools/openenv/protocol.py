@@ -1,4 +1,4 @@
-"""What OpenEnv servers answer, and limits of both kinds of connection to them."""
+"""Answers of OpenEnv servers, and limits of both kinds of connection to them."""
 
 from pydantic import BaseModel, JsonValue
 

@@ -1,4 +1,4 @@
-"""What a sound task must withstand: its solution gets 1, nothing does not, and no cheat gains.
+"""Checks that a sound task passes: its solution gets 1, nothing does not, and no cheat gains.
 
 The cheats need no knowledge of a task. They aim at the verifier: its reward, its tests, its
 programs, its files of settings. Pure.

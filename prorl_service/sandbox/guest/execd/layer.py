@@ -1,4 +1,4 @@
-"""What was written in a sandbox, as a tar, and on top of another sandbox's files.
+"""A sandbox's written files: saved as a tar, and put on top of another sandbox's files.
 
 The tar has the entries that `tar` has, and marks what was deleted as layers of OCI images do: an
 empty file `.wh.NAME`, and `.wh..wh..opq` in a directory that hides the image's. Restoring is for a

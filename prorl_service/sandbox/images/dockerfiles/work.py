@@ -1,4 +1,4 @@
-"""What a builder of Dockerfiles gets, and the error of an instruction that failed."""
+"""The input of a builder of Dockerfiles, and the error of an instruction that failed."""
 
 import re
 from collections.abc import Mapping

@@ -104,6 +104,7 @@ def add_rollout(db: sqlite3.Connection, group: ShelvedGroup, row: RolloutRow) ->
             within(group.number),
         ).fetchone()
         outcome = outcome_of(n, ended, least, greatest)
+        db.execute("UPDATE groups SET outcome = ? WHERE number = ?", (outcome, group.number))
         training.count(db, row.run, row.agent, newest, VersionCounts(outcomes=Counter([outcome])))
 
 

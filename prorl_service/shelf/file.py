@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_service.rollouts.journal.file import INCREMENTAL, connect, run_script
-from prorl_service.shelf.rows import outcome_of
 from prorl_service.shelf.tables import APPLICATION_ID, TABLES, VERSION
 from prorl_service.utils import files
 
@@ -118,7 +117,6 @@ def _open(path: Path, *, is_temporary: bool) -> ShelfFile:
         reader = connect(path)
         reader.execute("PRAGMA query_only = 1")
         reader.execute("PRAGMA automatic_index = 0")  # lists stop early: an index would cost more
-        reader.create_function("outcome_of", 4, outcome_of, deterministic=True)
     except BaseException:
         writer.close()
         raise

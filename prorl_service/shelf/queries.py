@@ -20,14 +20,7 @@ _HERE = (ContentState.HERE, ContentState.AWAITED)
 _INDICES = frozenset(map(str, range(STRIDE)))
 
 
-def _over_group(expression: str) -> str:
-    """Returns SQL for an aggregate over the rollouts of a group."""
-    return f"(SELECT {expression} FROM rollouts r WHERE {_INSIDE})"
-
-
-_MEAN = _over_group("avg(r.reward)")
-_LEAST, _GREATEST = _over_group("min(r.reward)"), _over_group("max(r.reward)")
-_OUTCOME = f"outcome_of(g.n, g.ended, {_LEAST}, {_GREATEST})"
+_MEAN = f"(SELECT avg(r.reward) FROM rollouts r WHERE {_INSIDE})"
 _OF_GROUP = ("group_id", "run", "task_id", "agent", "n", "created_at", "kept_for")
 
 
@@ -98,7 +91,7 @@ def groups(
     if wanted.reward_max is not None:
         where.add(f"{_MEAN} <= ?", wanted.reward_max)
     if outcomes:
-        where.add_any(_OUTCOME, outcomes)
+        where.add_any("g.outcome", outcomes)
     if after is not None:
         where.add("(g.created_at, g.group_id) < (?, ?)", after.created_at, after.group_id)
     _of_rollouts(inside, wanted)

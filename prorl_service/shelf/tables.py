@@ -22,6 +22,7 @@ CREATE TABLE groups (
     created_at REAL NOT NULL,
     n INTEGER NOT NULL,
     ended INTEGER NOT NULL DEFAULT 0,
+    outcome TEXT NOT NULL DEFAULT 'open',
     shelved_at REAL NOT NULL,
     kept TEXT,
     agent TEXT NOT NULL,

@@ -12,7 +12,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import PolicyClaim, PolicyLease, TaskProblems
 from prorl_service.schemas.base import WireModel
-from tests import made
+from tests import builders
 from tests.client.scripted import answering, answers, fails, read_body
 
 TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
@@ -50,7 +50,7 @@ def refusing() -> Iterator[Refusing]:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         sent = read_body(handler)
         if handler.command == "GET":
-            answers(made.status())(handler)
+            answers(builders.status())(handler)
         elif (granted := _granted(handler.path, sent)) is not None:
             answers(granted)(handler)
         else:

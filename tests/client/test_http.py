@@ -25,7 +25,7 @@ from prorl_service.schemas import (
     WeightsReport,
 )
 from prorl_service.schemas.arrays import PACKED, PACKED_MEDIA_TYPE
-from tests import made
+from tests import builders
 from tests.client.scripted import (
     Reply,
     ScriptedService,
@@ -40,19 +40,19 @@ Invoke = Callable[..., Any]
 
 
 def group(n: int = 2) -> Group:
-    return Group(group_id="run-0-0", task=made.task(), n=n)
+    return Group(group_id="run-0-0", task=builders.task(), n=n)
 
 
 def rollout(index: int, text: str = "3") -> Rollout:
-    return made.rollout(f"run-0-0.{index}", made.segment(), turns=1, text=text)
+    return builders.rollout(f"run-0-0.{index}", builders.segment(), turns=1, text=text)
 
 
 def line(index: int, text: str = "3") -> bytes:
     return rollout(index, text).model_dump_json(context=PACKED).encode() + b"\n"
 
 
-BACKEND = made.backend(backend_id="b0", url="http://engine:8000")
-STATUS = made.status(version="0", agents=["math"], backends=[BACKEND])
+BACKEND = builders.backend(backend_id="b0", url="http://engine:8000")
+STATUS = builders.status(version="0", agents=["math"], backends=[BACKEND])
 REPORT = WeightsReport(version=3, applied=["b0"], pending=[])
 
 

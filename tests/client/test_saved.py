@@ -20,17 +20,17 @@ from prorl_service.client.saved import (
     saved_steps,
 )
 from prorl_service.schemas import Rollout, RolloutState, Task
-from tests import made
+from tests import builders
 
 STEPS = st.builds(SavedStep, st.integers(0, 10**9), st.booleans())
 
 
 def rollout(number: int) -> Rollout:
-    return made.rollout(f"g.{number}", state=RolloutState.FAILED)
+    return builders.rollout(f"g.{number}", state=RolloutState.FAILED)
 
 
 def task(task_id: str, text: str = "Hi.") -> Task:
-    return made.task(task_id, messages=[{"role": "user", "content": text}])
+    return builders.task(task_id, messages=[{"role": "user", "content": text}])
 
 
 def visible(directory: Path) -> list[str]:

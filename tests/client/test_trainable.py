@@ -7,17 +7,20 @@ from prorl_service.client.trainable import (
     outage_of,
 )
 from prorl_service.schemas import BackendState, Blame, Rollout, RolloutState
-from tests import made
+from tests import builders
 
 
 def rollout(state: RolloutState) -> Rollout:
-    return made.rollout(state=state)
+    return builders.rollout(state=state)
 
 
 def test_no_engine_is_an_outage() -> None:
-    assert outage_of([made.backend(BackendState.DOWN), made.backend(BackendState.HEALTHY)]) is None
-    assert outage_of([made.backend(BackendState.UPDATING)]) is None
-    down = outage_of([made.backend(BackendState.DOWN, reason="connection refused")])
+    assert (
+        outage_of([builders.backend(BackendState.DOWN), builders.backend(BackendState.HEALTHY)])
+        is None
+    )
+    assert outage_of([builders.backend(BackendState.UPDATING)]) is None
+    down = outage_of([builders.backend(BackendState.DOWN, reason="connection refused")])
     assert down is not None
     assert (down.kind, down.blame, down.retryable) == ("BackendUnavailable", Blame.BACKEND, True)
     assert "http://e:1 (connection refused)" in down.message
@@ -27,7 +30,7 @@ def test_no_engine_is_an_outage() -> None:
 
 
 def test_rollouts_cancelled_in_an_outage_are_blamed_on_it() -> None:
-    outage = outage_of([made.backend(BackendState.DOWN, reason="gone")])
+    outage = outage_of([builders.backend(BackendState.DOWN, reason="gone")])
     cancelled = failure_of(blamed_on_engines(rollout(RolloutState.CANCELLED), outage))
     assert cancelled == outage
     late = failure_of(blamed_on_engines(rollout(RolloutState.CANCELLED), None))

@@ -17,7 +17,7 @@ from prorl_service.schemas import (
     Stage,
     SubmitRequest,
 )
-from tests import made
+from tests import builders
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class OddService:
         return self.has_engines
 
     async def status(self, _: web.Request) -> web.Response:
-        told = made.status(version="odd", run="odd", workers={Stage.RUN: 2})
+        told = builders.status(version="odd", run="odd", workers={Stage.RUN: 2})
         return _answer(told.model_dump_json(), 200)
 
     async def put_backends(self, _: web.Request) -> web.Response:
@@ -66,7 +66,7 @@ def _rollout(group: Group, index: int, state: RolloutState) -> Rollout:
 
 
 def _line(rollout_id: str) -> Rollout:
-    return made.rollout(rollout_id, agent="scored", result_id="of_another_kind")
+    return builders.rollout(rollout_id, agent="scored", result_id="of_another_kind")
 
 
 def _answer(text: str, status: int) -> web.Response:

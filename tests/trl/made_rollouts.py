@@ -6,7 +6,7 @@ from typing import Any
 
 from prorl_service.client.saved import SavedStep
 from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
-from tests import made
+from tests import builders
 
 FAILURES = [*(blame.value for blame in Blame), "cancelled", "no reward", "two segments", "no token"]
 """Ways in which a rollout cannot be trained on."""
@@ -19,7 +19,7 @@ def rollout(
     count = 2 if failure == "two segments" else 1
     seed, is_sampled = 100 * task + index, failure != "no token"
     ids = [*random.Random(seed).sample(range(10, 200), 4), last_id]
-    segment = made.segment(
+    segment = builders.segment(
         [int(is_sampled)] * 5, version=0, response_ids=ids, logprobs=[-5.0 * is_sampled] * 5
     )
     fields: dict[str, Any] = {"reward": None if failure == "no reward" else reward}
@@ -29,7 +29,7 @@ def rollout(
         error = ErrorInfo(kind="Broken", blame=Blame(failure), message="it broke")
         fields |= {"state": RolloutState.FAILED, "error": error}
     fields |= {"task_id": f"count-{task}", "agent": "letters"}
-    return made.rollout(f"made-{task}.{index}", *[segment] * count, turns=1, **fields)
+    return builders.rollout(f"made-{task}.{index}", *[segment] * count, turns=1, **fields)
 
 
 def save(directory: Path, rollouts: list[Rollout], step: int = 1) -> Path:

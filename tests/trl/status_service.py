@@ -7,7 +7,7 @@ from json import dumps
 from typing import Any
 
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse
-from tests import made
+from tests import builders
 from tests.client.scripted import answering, answers, raw
 
 _REFUSED = ErrorResponse(
@@ -18,7 +18,7 @@ _REFUSED = ErrorResponse(
 @contextmanager
 def status_service(*, token: str = "", **status: Any) -> Iterator[str]:
     """Yields its address. Without a `token` it takes any; `status`: fields of its answer."""
-    right = raw(dumps(made.status().model_dump(mode="json") | status).encode())
+    right = raw(dumps(builders.status().model_dump(mode="json") | status).encode())
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         is_right = not token or handler.headers["Authorization"] == f"Bearer {token}"

@@ -33,7 +33,7 @@ from prorl_trl.convert import (
     task_of,
     with_task,
 )
-from tests import made
+from tests import builders
 
 EOS = 2
 QUESTION = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 2"}]
@@ -44,7 +44,7 @@ def make_groups(prompts: list[Any], n: int, agent: str | None = "math") -> list[
 
 
 def make_segment(mask: list[int], last: int = EOS, version: int = 5) -> Segment:
-    return made.segment(mask, version, response_ids=[*range(10, 9 + len(mask)), last])
+    return builders.segment(mask, version, response_ids=[*range(10, 9 + len(mask)), last])
 
 
 def make_rollout(*segments: Segment, **fields: Any) -> Rollout:
@@ -53,7 +53,7 @@ def make_rollout(*segments: Segment, **fields: Any) -> Rollout:
         "timings": Timings(queue_s=4, init_s=1, run_s=4, eval_s=3, waited_s=2),
     }
     parts = segments or [make_segment([1, 0, 1])]
-    return made.rollout("r.0", *parts, turns=2, **(own | fields))
+    return builders.rollout("r.0", *parts, turns=2, **(own | fields))
 
 
 def make_row(

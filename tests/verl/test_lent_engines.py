@@ -22,7 +22,7 @@ from prorl_service.schemas import (
 )
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
-from tests import made
+from tests import builders
 from tests.verl.counting_server import client_of, counting
 from tests.verl.turns_agent import TURNS
 
@@ -69,7 +69,7 @@ async def test_carried_rollouts_survive_training_phases_of_three_budgets(
 def _group(number: int) -> Group:
     return Group(
         group_id=f"g{number}",
-        task=made.task(agent="turns"),
+        task=builders.task(agent="turns"),
         n=N,
         sampling=Sampling(max_tokens_per_turn=TURNS),
         limits=Limits(run_timeout_s=RUN_TIMEOUT_S),

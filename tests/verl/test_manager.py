@@ -20,7 +20,7 @@ from prorl_verl.manager import ProRLAgentLoopManager
 from prorl_verl.scoring import Scored
 from prorl_verl.settings import settings_of
 from prorl_verl.store import Prompt
-from tests import made
+from tests import builders
 from tests.verl.counting_server import client_of, counting
 from tests.verl.test_settings import config
 
@@ -68,7 +68,7 @@ def manager_of(server: Any, url: str, model: Path, mode: str = "sync") -> ProRLA
 
 def score(met: ProRLAgentLoopManager, url: str, name: str) -> list[Scored]:
     """Returns the rollouts of a group that has ended, with their rows."""
-    task = made.task(agent="one-turn")
+    task = builders.task(agent="one-turn")
     limits = Limits(max_response_tokens=99)
     sampling = Sampling(max_tokens_per_turn=3)
     group = Group(group_id=name, task=task, n=N, sampling=sampling, limits=limits)

@@ -20,7 +20,7 @@ from prorl_service.schemas import (
 )
 from prorl_verl.rows import checked, rows_of
 from prorl_verl.tensors import fields_of, keys_of, tag_of
-from tests import made
+from tests import builders
 
 METRICS = {"acc", "overlong_penalty", "cut_off"}
 
@@ -41,11 +41,11 @@ def segments(draw: st.DrawFn) -> Segment:
 
 
 def rollout_of(parts: list[Segment], **fields: Any) -> Rollout:
-    return made.rollout("g.0", *parts, **{"reward": 0.5, **fields})
+    return builders.rollout("g.0", *parts, **{"reward": 0.5, **fields})
 
 
 def segment(mask: list[int], version: int = 3) -> Segment:
-    return made.segment(mask, version)
+    return builders.segment(mask, version)
 
 
 @given(st.lists(segments(), min_size=1, max_size=4), st.integers(1, 30), st.floats(-1, 1, width=32))
@@ -118,7 +118,7 @@ def test_only_segments_that_are_trained_on_are_rows_and_the_agents_own_come_last
 
 
 def segment_of(kind: SegmentKind, number: int) -> Segment:
-    return made.segment([1], prompt_ids=[number], kind=kind, is_trained=kind != "auxiliary")
+    return builders.segment([1], prompt_ids=[number], kind=kind, is_trained=kind != "auxiliary")
 
 
 def turn_of(backend: str) -> Turn:

@@ -15,11 +15,11 @@ from prorl_service.schemas import (
     RolloutState,
 )
 from prorl_verl.runs import ended
-from tests import made
+from tests import builders
 
 
 def rollout(rollout_id: str, state: RolloutState) -> Rollout:
-    return made.rollout(rollout_id, state=state)
+    return builders.rollout(rollout_id, state=state)
 
 
 class StuckService(AsyncRolloutClient):
@@ -48,7 +48,7 @@ class StuckService(AsyncRolloutClient):
 async def test_groups_continue_without_rollouts_that_do_not_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    groups = [Group(group_id=name, task=made.task(), n=2) for name in ("g", "h")]
+    groups = [Group(group_id=name, task=builders.task(), n=2) for name in ("g", "h")]
     async with StuckService("http://unused") as client, asyncio.timeout(30):
         found = {group.group_id: rollouts async for group, rollouts in ended(client, groups, 9)}
     assert {name: len(rollouts) for name, rollouts in found.items()} == {"g": 2, "h": 2}

@@ -13,7 +13,7 @@ from prorl_service.schemas import Group, Limits, Rollout
 from prorl_verl.rows import Row
 from prorl_verl.scoring import Scoring, compute_score_of
 from prorl_verl.store import Prompt
-from tests import made
+from tests import builders
 from tests.verl.test_hydra import VERL_CONFIG
 from tests.verl.test_rows import rollout_of, segment
 
@@ -26,7 +26,7 @@ def config_of(policy: Path, *overrides: str) -> Any:
 
 
 def prompt_of(**columns: Any) -> Prompt:
-    group = Group(group_id="g", task=made.task(), n=1, limits=Limits(max_response_tokens=99))
+    group = Group(group_id="g", task=builders.task(), n=1, limits=Limits(max_response_tokens=99))
     return Prompt("u", {"uid": "u", **columns}, group, 1, "train")
 
 

@@ -1,4 +1,4 @@
-"""What a service answers, made by tests that need none."""
+"""Builders of tasks, rollouts and answers of a service, for tests that start none."""
 
 from collections.abc import Sequence
 from typing import Any

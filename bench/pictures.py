@@ -315,8 +315,8 @@ LOADED = {
 """Rows of docs/operations.md, ours first."""
 RATES = {
     "floor": ("bare asyncio", 4),
-    "ours, process": ("ours, no isolation", 0),
-    "mini-swe-agent, thin model": ("mini-swe-agent, one HTTP call", -2),
+    "ours, process": ("ours, no isolation", -12),
+    "mini-swe-agent, thin model": ("mini-swe-agent, one HTTP call", 6),
     "mini-swe-agent, LiteLLM": ("mini-swe-agent as installed", 6),
     "verifiers": ("verifiers as installed", -7),
 }

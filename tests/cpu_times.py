@@ -1,8 +1,9 @@
 """CPU seconds of each test module: the order in which modules run, and a limit for each.
 
 `--cpu-times FILE` writes what the modules of a run took, their processes included, and fails the
-run if one took more than `LIMIT_S`. `tests/cpu_times.json` is what was measured last: with several
-workers the dearest modules run first. Processes that a session shares count where they end.
+run if one took more than `LIMIT_S`. `tests/cpu_times.json` is what was measured last, of modules of
+at least 5 s: with several workers the dearest ones run first. Processes that a session shares count
+where they end.
 """
 
 import json
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 LIMIT_S = 120
-"""Most CPU seconds of a module in a short run."""
+"""Most CPU seconds of a module in a short run: a minute on a quiet machine, twice that beside three
+other legs."""
 MEASURED = Path(__file__).with_name("cpu_times.json")
 
 _taken: dict[str, float] = {}

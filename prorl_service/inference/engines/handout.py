@@ -17,7 +17,7 @@ from prorl_service.inference.engines.http import Progress
 from prorl_service.utils.tasks import TaskOwner
 
 MAX_HEAD_BYTES = 4096
-PART_BYTES = 64 * 2**20
+PART_BYTES = 16 * 2**20
 """Size of the parts after each of which progress is reported."""
 HEAD_TIMEOUT_S = 10.0
 FOUND = (
@@ -106,9 +106,8 @@ async def _asked_for(reader: asyncio.StreamReader) -> str:
 
 async def _send(offer: OfferedFile, writer: asyncio.StreamWriter) -> None:
     writer.write(FOUND % offer.size)
-    await writer.drain()
-    send = asyncio.get_running_loop().sendfile
-    with offer.path.open("rb") as file:
-        for start in range(0, offer.size, PART_BYTES):
-            await send(writer.transport, file, start, PART_BYTES)
+    with offer.path.open("rb") as file:  # uvloop has no sendfile
+        while part := await asyncio.to_thread(file.read, PART_BYTES):
+            writer.write(part)
+            await writer.drain()
             offer.on_progress()

@@ -4,23 +4,30 @@ Next to it, the time that the disk takes to write and sync the same bytes. The s
 the trainer's, from its tensors until the engine serves with them.
 """
 
-import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bench.frame import Found, Row
 from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.client.policy import HeldPolicy
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from prorl_trl import weights
+from prorl_trl.adapters import adapted_layers, adapter_of
+from prorl_trl.nccl import Broadcaster
+from prorl_trl.safetensors_file import SafetensorsFile
 from tests import vllm_engine
 
 ROOT = Path(__file__).parents[2]
@@ -29,17 +36,29 @@ VLLM_OPTIONS = ("--enforce-eager", "--kv-cache-memory-bytes", str(2**28), "--ena
 PUSHES = 4
 """Pushes of each kind; the first, which meets cold caches, is left out."""
 RANK = 8
+ALL_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+DISK = "disk: bf16 written and synced"
 ADAPTER = f"vLLM, LoRA of rank {RANK}"
-SHAPES = {"1 GB": (1024, 3072, 20), "4 GB": (2048, 6144, 20)}
-"""Hidden size, inner size and layers, keyed by the size in fp32."""
+DEEP = {"num_hidden_layers": 20, "num_attention_heads": 16, "num_key_value_heads": 8}
+SHAPES = {
+    "1 GB": {"hidden_size": 1024, "intermediate_size": 3072, "head_dim": 64, **DEEP},
+    "4 GB": {"hidden_size": 2048, "intermediate_size": 6144, "head_dim": 128, **DEEP},
+}
+"""Settings of Qwen3, keyed by the size in fp32."""
 
 
 def measure(quick: bool) -> Found:
     rows: list[Row] = []
     with TemporaryDirectory() as directory:
         for size, shape in list(SHAPES.items())[: 1 if quick else None]:
-            model = _model(Path(directory) / size.replace(" ", ""), *shape)
-            rows += _of_size(size, model)
+            model = random_model(Path(directory) / size.replace(" ", ""), shape)
+            ways = {
+                DISK: partial(disk, model),
+                "reference engine": partial(push, model, "reference"),
+                "vLLM": partial(push, model, "vllm"),
+                ADAPTER: partial(push, model, "vllm", rank=RANK),
+            }
+            rows += [row(size, who, way) for who, way in ways.items()]
     largest = {row["who"]: row for row in rows}
     share = largest[ADAPTER]["sent_mb"] / largest["vLLM"]["sent_mb"]
     headline = {
@@ -49,37 +68,65 @@ def measure(quick: bool) -> Found:
     return Found(rows, headline)
 
 
-def _of_size(size: str, model: Path) -> Iterator[Row]:
-    yield _row(size, "disk: bf16 written and synced", *disk(model))
-    yield _row(size, "reference engine", *push(model, "reference"))
-    yield _row(size, "vLLM", *push(model, "vllm"))
-    yield _row(size, ADAPTER, *push(model, "vllm", rank=RANK))
+def row(size: str, who: str, way: Callable[[], tuple[float, int]]) -> Row:
+    """Measures one way, which returns seconds and bytes, and prints what it has found."""
+    seconds, sent = way()
+    speed = round(sent / seconds / 1e9, 3)
+    known = {"size": size, "who": who, "s": round(seconds, 3), "sent_mb": round(sent / 1e6, 1)}
+    print({**known, "gb_per_s": speed}, flush=True)
+    return {**known, "gb_per_s": speed}
 
 
-def _row(size: str, who: str, seconds: float, sent: int) -> Row:
-    return {
-        "size": size,
-        "who": who,
-        "s": round(seconds, 3),
-        "sent_mb": round(sent / 1e6, 1),
-        "gb_per_s": round(sent / seconds / 1e9, 3),
-    }
+def push(
+    model: Path, kind: str, *, rank: int = 0, device: str = "cpu", options: Sequence[str] = ()
+) -> tuple[float, int]:
+    """Returns the median of seconds, and the bytes of the last push. `rank`: of LoRA, if any;
+    `device`: the trainer's; `options`: further ones of vLLM."""
+    trained = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, device_map=device)
+    if rank:
+        trained = get_peft_model(trained, LoraConfig(r=rank, target_modules=ALL_LAYERS))
+    seconds, sizes = [], []
+    with (
+        TemporaryDirectory() as logs,
+        _engine(kind, model, Path(logs), options) as engine,
+        local.service([engine.url], log=Path(logs, "service")) as service,
+        HeldPolicy(service.url) as policy,
+        RolloutClient(service.url, training=policy.key) as client,
+    ):
+        for version in range(1, PUSHES + 1):
+            began = time.monotonic()
+            sizes.append(_send(client, trained, version))
+            seconds.append(time.monotonic() - began)
+            assert client.backends()[0].policy_version == version
+    return median(seconds[1:]), sizes[-1]
 
 
-def push(model: Path, kind: str, *, rank: int = 0) -> tuple[float, int]:
-    """Returns the median of seconds, and the bytes of the last push."""
-    with TemporaryDirectory() as logs, _engine(kind, model, Path(logs)) as engine:
-        arguments = [engine.url, str(model), str(PUSHES), str(rank), f"{logs}/service.log"]
-        command = [sys.executable, "-m", "bench.vllm_training.push", *arguments]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    pushed = json.loads(done.stdout.splitlines()[-1])
-    return median(pushed["seconds"][1:]), pushed["bytes"][-1]
+def _send(client: RolloutClient, model: Any, version: int) -> int:
+    """Returns the number of bytes that are sent."""
+    tensors = model.state_dict()
+    tensors.pop("lm_head.weight", None)
+    sent: list[int] = []
+
+    def noted(*args: Any) -> SafetensorsFile:
+        file = SafetensorsFile(*args)
+        sent.append(file.size)
+        return file
+
+    named, layers = weights.checkpoint_names(tensors), adapted_layers(model)
+    policy = weights.PolicyWeights(named, layers, adapter_of(model, tensors))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "SafetensorsFile", noted)
+        weights.send(client, policy, Broadcaster(), after=version - 1)
+    return sent[-1]
 
 
-def _engine(kind: str, model: Path, logs: Path) -> AbstractContextManager[local.LocalProcess]:
+def _engine(
+    kind: str, model: Path, logs: Path, more: Sequence[str]
+) -> AbstractContextManager[local.LocalProcess]:
     options = ["--dtype", "bfloat16", "--max-model-len", "512"]
     if kind == "vllm":
-        return vllm_engine.vllm(VLLM, model, log=logs / "vllm", options=[*options, *VLLM_OPTIONS])
+        options += [*VLLM_OPTIONS, *more]
+        return vllm_engine.vllm(VLLM, model, log=logs / "vllm", options=options)
     return local.engine(model, log=logs / "engine", options=options)
 
 
@@ -98,14 +145,12 @@ def disk(model: Path) -> tuple[float, int]:
     return median(seconds[1:]), len(content)
 
 
-def _model(directory: Path, hidden: int, inner: int, layers: int) -> Path:
-    """Makes a random Qwen3 in bf16, with the tokenizer of the tiny one."""
+def random_model(directory: Path, shape: Mapping[str, float], device: str = "cpu") -> Path:
+    """Makes a random Qwen3 in bf16, with the tokenizer of the tiny one. `shape`: its settings."""
     build_tiny_model(directory, tie_word_embeddings=True)
     config = AutoConfig.from_pretrained(directory)
-    config.hidden_size, config.intermediate_size = hidden, inner
-    config.num_hidden_layers, config.num_attention_heads = layers, 16
-    config.num_key_value_heads, config.head_dim = 8, hidden // 16
-    config.layer_types = None
-    config = type(config)(**config.to_diff_dict())
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(directory)
+    config = type(config)(**config.to_diff_dict() | {"layer_types": None} | shape)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(directory, max_shard_size="20GB")
     return directory

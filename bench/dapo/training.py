@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.dapo.agent import WorldAgent
 from bench.dapo.engine import CountingEngine
 from bench.dapo.strategies import Fate, Way
-from bench.dapo.workload import Plan
+from bench.dapo.workload import Plan, WorldAgent
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.client.policy import HeldPolicy

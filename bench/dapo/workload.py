@@ -11,7 +11,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import ClassVar
 
+from bench.nodes.agent import Calls
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.schemas import Group, Message, Task
 
 MAX_TURNS = 40
@@ -104,3 +107,18 @@ def candidates(seed: int, n: int) -> Iterator[Group]:
 def attempted(group: Group, attempt: int) -> Group:
     name = group.group_id.partition(":")[0]
     return group.model_copy(update={"group_id": f"{name}:{attempt}"})
+
+
+class WorldAgent(Calls):
+    """Makes as many turns as `world` says."""
+
+    name: ClassVar[str] = AGENT
+
+    def calls(self, rollout: RolloutContext) -> int:
+        return self._end(rollout).turns
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        return Verdict(self._end(rollout).reward)
+
+    def _end(self, rollout: RolloutContext) -> End:
+        return end(int(str(self.task.data["seed"])), rollout.rollout_id)

@@ -17,7 +17,11 @@ mini-swe-agent around a model client written here, its leanest form, has a ratio
 load has 1 s, as models take.
 """
 
-from collections.abc import Sequence
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,13 +30,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import frame
-from bench.load import contenders, engine_process
-from bench.load.contenders import Measure
+from bench.load import engine_process, ours
 from bench.load.meter import Measured, quantile, report
-from bench.load.ours import Kind
 from bench.load.workload import MODEL_CALLS
 from bench.tools.rungs import sif
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
+
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / ".venv-bench"
+PACKAGES = ["mini-swe-agent==2.4.6", "verifiers==0.4.0"]
+UNSAID = ["mcp"]
+"""Packages that LiteLLM imports at its first call and does not require."""
+PEER_TIMEOUT_S = 300.0
+
+Measure = Callable[[str, int, int], Measured]
+"""Function of engine, concurrent rollouts and batches."""
 
 FLOOR, THIN = "floor", "mini-swe-agent, thin model"
 OURS, BUBBLEWRAP, APPTAINER = "ours, process", "ours, bubblewrap", "ours, apptainer"
@@ -73,17 +85,48 @@ FULL: dict[Load, Sequence[str]] = {
 
 def measures(directory: Path) -> dict[str, Measure]:
     def service(sandbox: str, image: str | None = None) -> Measure:
-        return contenders.of_service(Kind(sandbox, image), directory / "service.log")
+        kind, log = ours.Kind(sandbox, image), directory / "service.log"
+        return lambda engine, n, batches: ours.measure(kind, engine, n, batches, log=log)
 
     return {
-        FLOOR: contenders.floor(),
+        FLOOR: of_program("bench.load.floor", python=lambda: sys.executable),
         OURS: service("process"),
         BUBBLEWRAP: service("bubblewrap"),
         APPTAINER: service("apptainer", str(sif())),
-        THIN: contenders.peer("bench.load.peer_minisweagent"),
-        LITELLM: contenders.peer("bench.load.peer_minisweagent", "litellm"),
-        VERIFIERS: contenders.peer("bench.load.peer_verifiers"),
+        THIN: of_program("bench.load.peer_minisweagent"),
+        LITELLM: of_program("bench.load.peer_minisweagent", "litellm"),
+        VERIFIERS: of_program("bench.load.peer_verifiers"),
     }
+
+
+def _peers_python() -> str:
+    """Returns the Python of the peers' own environment, which is made at first use."""
+    python = str(PEERS / "bin" / "python")
+    if not (PEERS / "complete").exists():
+        print("setting up .venv-bench (some minutes, 700 MB)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(PEERS)], check=True)
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
+        subprocess.run([*pip, *PACKAGES, *UNSAID], check=True, stderr=subprocess.DEVNULL)
+        (PEERS / "complete").touch()
+    return python
+
+
+def of_program(module: str, *options: str, python: Callable[[], str] = _peers_python) -> Measure:
+    """Makes a contender of a program that measures itself: see `meter`."""
+
+    def measure(engine: str, n: int, batches: int) -> Measured:
+        command = [python(), "-m", module, engine, str(n), str(batches), *options]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        try:
+            done = subprocess.run(
+                command, env=environment, stdout=subprocess.PIPE, timeout=PEER_TIMEOUT_S, check=True
+            )
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+            print(f"  {error}", flush=True)
+            return Measured(failures=n * batches)
+        return Measured(**json.loads(done.stdout.splitlines()[-1]))
+
+    return measure
 
 
 def measure_row(name: str, measure: Measure, load: Load, model: Path, _: int) -> frame.Row:

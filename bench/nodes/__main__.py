@@ -35,12 +35,5 @@ def storm(_: bool) -> frame.Found:
 
 
 if __name__ == "__main__":
-    frame.run(
-        "scale",
-        {
-            "costs": costs.costs,
-            "idle": costs.idle,
-            "services": services.measure,
-            "storm": storm,
-        },
-    )
+    of_fronts = {"costs": costs.costs, "idle": costs.idle, "services": services.measure}
+    frame.run("scale", {**of_fronts, "storm": storm})

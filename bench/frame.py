@@ -58,7 +58,6 @@ def run(name: str, parts: Mapping[str, Part]) -> None:
     named = options.part or [*parts]
     if unknown := set(named) - set(parts):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    content = _before(name)
     for part in named:
         began = time.monotonic()
         print(f"{name}, {part}: load {_load()}", flush=True)
@@ -71,18 +70,12 @@ def run(name: str, parts: Mapping[str, Part]) -> None:
             _print_tables(found.rows)
             print(found.headline)
             continue
-        content = _merged(content, part, found, [*parts])
-        _write(name, content)
+        before = written(name) if (RESULTS / f"{name}.json").exists() else {}
+        _write(name, _merged(before, part, found, [*parts]))
         _print_tables(found.rows)
     if not options.quick:
         for path in pictures.draw_all(name, RESULTS):
             print(f"drawn: {path}")
-
-
-def _before(name: str) -> Row:
-    file = RESULTS / f"{name}.json"
-    content: Row = json.loads(file.read_text()) if file.exists() else {}
-    return content
 
 
 def _merged(content: Row, part: str, found: Found, order: Sequence[str]) -> Row:
@@ -102,8 +95,9 @@ def _merged(content: Row, part: str, found: Found, order: Sequence[str]) -> Row:
 def _write(name: str, content: Row) -> None:
     module = sys.modules["__main__"].__spec__
     assert module is not None, "run it as `python -m`"
+    suite = module.name.removesuffix(".__main__")
     result = {
-        "command": shlex.join(["python", "-m", _of_package(module.name), *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", suite, *sys.argv[1:]]),
         "machine": machine(),
         "load": _load(),
         **{key: value for key, value in content.items() if key != "series" or value},
@@ -111,10 +105,6 @@ def _write(name: str, content: Row) -> None:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
     print(f"written to {path}")
-
-
-def _of_package(module: str) -> str:
-    return module.removesuffix(".__main__")
 
 
 def _load() -> float:

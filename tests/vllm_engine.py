@@ -41,7 +41,10 @@ VLLM_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "TRITON_F32_DEFAULT": "ieee",
 }
+"""Variables of vLLM. The last makes attention in fp32 exact on a GPU: Triton's default is TF32."""
 
 
 def engine(

@@ -7,7 +7,7 @@ again. Held-out tasks are evaluated before and after.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -41,8 +41,8 @@ CONTEXT = ("--max-model-len", "512", "--kv-cache-memory-bytes", str(2**28))
 ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill", "--block-size", "32")
 VLLM = {
     "vLLM": ("--dtype", "float32", *ON_CPU),
-    "vLLM, fp32 on a GPU": ("--dtype", "float32"),
-    "vLLM, bf16 on a GPU": ("--dtype", "bfloat16"),
+    "vLLM, fp32": ("--dtype", "float32", "--gpu-memory-utilization", "0.1"),
+    "vLLM, bf16": ("--dtype", "bfloat16", "--gpu-memory-utilization", "0.1"),
 }
 """Options of vLLM, keyed by the name of an engine."""
 ENGINES = ("reference engine", "vLLM")
@@ -66,11 +66,10 @@ class Seen:
     logprob_diff_max: float = 0.0
     """Largest difference of a logprob between engine and trainer while training. Where rollouts may
     be of an older policy than the trained one, TRL's figure says nothing about engines."""
-    trained: Path | None = None
-    """Checkpoint of the last policy."""
 
 
 Train = Callable[[Path, str, Path, TrainConfig, Seen], None]
+"""Function that trains, and leaves the last policy in the directory `trained` of its output."""
 
 
 def measure(
@@ -88,10 +87,13 @@ def measure(
             model = warm_started(Path(directory) / "cache", WarmStart(seed=seed))
             for engine in engines:
                 output = Path(directory) / f"{engine}-{seed}"
-                with _service(engine, model, output) as url:
+                with (
+                    _engine(engine, model, output) as process,
+                    local.service([process.url], log=output / "service.log") as service,
+                ):
                     for name in trainers or TRAINERS:
                         config = TrainConfig(seed=seed, steps=steps, use_cpu=use_cpu)
-                        found = _run(TRAINERS[name], model, url, output, config)
+                        found = _run(TRAINERS[name], model, service.url, output, config)
                         rows.append({"trainer": name, "engine": engine, **found})
                         print(rows[-1], flush=True)
     return rows
@@ -109,7 +111,7 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
         train(model, url, output, config, seen)
         train_s = time.monotonic() - began
         after = evaluate(client, heldout, n=2, name=f"{name}-after", limits=LIMITS)
-    policy = AutoModelForCausalLM.from_pretrained(seen.trained, dtype=torch.float32)
+    policy = AutoModelForCausalLM.from_pretrained(output / "trained", dtype=torch.float32)
     compared = max(_difference(policy, one) for one in after[:COMPARED])
     return {
         "seed": config.seed,
@@ -135,7 +137,7 @@ def _sync(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) 
     if not config.dynamic_sampling:
         log = trainer.state.log_history
         seen.logprob_diff_max = max(entry[LOGPROB_GAP] for entry in log if LOGPROB_GAP in entry)
-    seen.trained = _saved(trainer, output)
+    trainer.model.save_pretrained(output / "trained")
 
 
 def _dynamic(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
@@ -187,12 +189,7 @@ def _async(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen)
             weight_transfer=transfer,
         )
         trainer.train()
-    seen.trained = _saved(trainer, output)
-
-
-def _saved(trainer: Any, output: Path) -> Path:
     trainer.model.save_pretrained(output / "trained")
-    return output / "trained"
 
 
 TRAINERS: dict[str, Train] = {
@@ -231,15 +228,6 @@ def _difference(model: Any, rollout: Rollout) -> float:
     own = logprobs.gather(1, torch.tensor(segment.response_ids)[:, None])[:, 0]
     difference = own - torch.tensor(segment.logprobs)
     return float(difference[torch.tensor(segment.loss_mask).bool()].abs().max())
-
-
-@contextmanager
-def _service(kind: str, model: Path, output: Path) -> Iterator[str]:
-    with (
-        _engine(kind, model, output) as engine,
-        local.service([engine.url], log=output / "service.log") as service,
-    ):
-        yield service.url
 
 
 def _engine(kind: str, model: Path, output: Path) -> AbstractContextManager[local.LocalProcess]:

@@ -1,11 +1,12 @@
-"""The service and real vLLM on one GPU: `python -m bench.gpu [PART...]`, 20 minutes on an H200.
+"""The service and real vLLM on one GPU: `python -m bench.gpu [PART...]`.
 
 `fp32`, `bf16`: the demo's training by TRL, with the trainer on the GPU in fp32 and vLLM in that
 type. `reference`: the same with the reference engine, on the CPU. `weights`: new ones of a random
 Qwen3-4B, from a trainer in fp32 on the GPU to vLLM in bf16. `load`: rollouts of that model through
 the service, and the same calls by a bare loop in threads, which has no template, queue or record.
 Needs vLLM's build for CUDA in `.venv-vllm`. Processes may run parts at the same time, but `load`
-alone. Not measured: NCCL, which needs a GPU for each side.
+alone. The trainings were run as they are here, `weights` and `load` in part, in an earlier form. Not
+measured: NCCL, which needs a GPU for each side.
 """
 
 import json
@@ -37,8 +38,13 @@ from tests import vllm_engine
 ENGINES = {"reference": "reference engine", "fp32": "vLLM, fp32", "bf16": "vLLM, bf16"}
 TRAINERS = ("GRPOTrainer", "GRPOTrainer, dynamic sampling")
 QWEN3_4B = {
-    **{"vocab_size": 151_936, "hidden_size": 2560, "intermediate_size": 9728, "head_dim": 128},
-    **{"num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8},
+    "vocab_size": 151_936,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "head_dim": 128,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
     "initializer_range": 0.02,
 }
 SHARE = ("--gpu-memory-utilization", "0.4")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 LIMIT_S = 120
-"""Most CPU seconds of a module in a short run: a minute on a quiet machine, twice that beside three
-other legs."""
+"""Most CPU seconds of a module in a short run, beside three other legs on two cores: some modules
+were measured at twice what they take alone."""
 MEASURED = Path(__file__).with_name("cpu_times.json")
 
 _taken: dict[str, float] = {}

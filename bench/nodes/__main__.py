@@ -35,5 +35,10 @@ def storm(_: bool) -> frame.Found:
 
 
 if __name__ == "__main__":
-    of_fronts = {"costs": costs.costs, "idle": costs.idle, "services": services.measure}
-    frame.run("scale", {**of_fronts, "storm": storm})
+    parts: dict[str, frame.Part] = {
+        "costs": costs.costs,
+        "idle": costs.idle,
+        "services": services.measure,
+        "storm": storm,
+    }
+    frame.run("scale", parts)

@@ -5,7 +5,7 @@ type. `reference`: the same with the reference engine, on the CPU. `weights`: ne
 Qwen3-4B, from a trainer in fp32 on the GPU to vLLM in bf16. `load`: rollouts of that model through
 the service, and the same calls by a bare loop in threads, which has no template, queue or record.
 Needs vLLM's build for CUDA in `.venv-vllm`. Processes may run parts at the same time, but `load`
-alone. The trainings were run as they are here, `weights` and `load` in part, in an earlier form. Not
+alone. Trainings were run as they are here, `weights` and `load` in part, in an earlier form. Not
 measured: NCCL, which needs a GPU for each side.
 """
 

@@ -3,17 +3,19 @@
 `--fast` runs those that start no process and take no time, in under a minute.
 """
 
+import asyncio
 import multiprocessing.process
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 from unittest.mock import patch
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 from prorl_service import local
@@ -105,6 +107,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.reruns = 1
         config.option.reruns_delay = 10
         config.option.reportchars += "R"
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Runs asynchronous tests on the service's event loop."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

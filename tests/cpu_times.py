@@ -2,20 +2,21 @@
 
 `--cpu-times FILE` writes what the modules of a run took, their processes included, and fails the
 run if one took more than `LIMIT_S`. `tests/cpu_times.json` is what was measured last, of modules of
-at least 5 s: with several workers the dearest ones run first. Processes that a session shares count
-where they end.
+at least 5 s: with several workers the dearest ones run first. What a session ends after its last
+test, such as processes that modules share, counts to no module.
 """
 
 import json
 import resource
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-LIMIT_S = 120
-"""Most CPU seconds of a module in a short run, beside three other legs on two cores: some modules
-were measured at twice what they take alone."""
+LIMIT_S = 60
+"""Most CPU seconds of a module in a short run."""
+SESSION = "session"
 MEASURED = Path(__file__).with_name("cpu_times.json")
 
 _taken: dict[str, float] = {}
@@ -41,13 +42,31 @@ def _module(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+@contextmanager
+def _counted(to: str) -> Iterator[None]:
     before = _cpu_s()
     try:
-        return (yield)
+        yield
     finally:
-        _taken[_module(item)] = _taken.get(_module(item), 0) + _cpu_s() - before
+        _taken[to] = _taken.get(to, 0) + _cpu_s() - before
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with _counted(_module(item)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with _counted(_module(item)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    with _counted(SESSION if nextitem is None else _module(item)):
+        return (yield)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -76,4 +95,4 @@ def pytest_terminal_summary(
 
 
 def _dear() -> list[str]:
-    return [module for module, seconds in _taken.items() if seconds > LIMIT_S]
+    return [module for module, seconds in _taken.items() if module != SESSION and seconds > LIMIT_S]

@@ -91,6 +91,7 @@ def test_what_moved_is_named(before: str, after: str, about: dict[str, object], 
     assert any(said in one for one in broken(ours, after, about))
 
 
+@pytest.mark.processes
 def test_an_option_that_a_program_does_not_know_is_named(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n[ $2 = --old=x ] && echo unknown flag: $2 >&2\n")

@@ -25,6 +25,7 @@ async def connected() -> AsyncIterator[tuple[Channel, socket.socket]]:
 async def test_answers_find_their_requests_in_any_order() -> None:
     async with connected() as (channel, peer):
         calls = [asyncio.create_task(channel.request("ping", timeout_s=5)) for _ in range(3)]
+        await asyncio.sleep(0)
         for request_id in (3, 99, 1, 2, 1):
             peer.send(encode({"id": request_id, "result": {"of": request_id}}, b"payload"))
         assert await asyncio.gather(*calls) == [
@@ -84,6 +85,7 @@ async def test_parts_come_before_the_answer_and_only_if_wanted() -> None:
         parts: list[bytes] = []
         wanted = asyncio.create_task(channel.request("a", timeout_s=5, on_part=parts.append))
         unwanted = asyncio.create_task(channel.request("b", timeout_s=5))
+        await asyncio.sleep(0)
         for request_id in (1, 2):
             peer.send(encode({"id": request_id, "part": True}, b"one"))
             peer.send(encode({"id": request_id, "part": True}, b"two"))

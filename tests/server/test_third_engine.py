@@ -17,6 +17,8 @@ from tests.server.application import Settings, finished, group, serving
 from tests.server.third_engine import ThirdEngine
 from tests.trainers import async_trainer
 
+pytestmark = pytest.mark.processes
+
 MAX_LINES = 80
 
 

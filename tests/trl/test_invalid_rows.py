@@ -66,6 +66,7 @@ def with_bad_rows(good: int) -> Dataset:
     return Dataset.from_list([*rows, {"prompt": odd}, {"prompt": empty}])
 
 
+@pytest.mark.processes
 def test_grpo_names_the_bad_rows_of_all_data_sets_before_any_rollout(
     other_url: str, policy: Path, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_grpo_names_the_bad_rows_of_all_data_sets_before_any_rollout(
     assert status.policy_version == before.policy_version
 
 
+@pytest.mark.processes
 def test_the_asynchronous_worker_names_them_at_its_start(other_url: str, tmp_path: Path) -> None:
     from tests.trl.async_training import AsyncTrainings
 

@@ -9,6 +9,8 @@ import pytest
 
 from prorl_service.agents.harbor import guest_search
 
+pytestmark = pytest.mark.processes
+
 FOUND = "import json; print(json.__file__ is None or 'agent' in json.__file__)"
 
 

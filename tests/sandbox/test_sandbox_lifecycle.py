@@ -214,6 +214,8 @@ async def test_a_killed_bwrap_takes_its_sandbox_along() -> None:
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 10])
 async def test_a_killed_template_is_replaced_and_leaves_nothing(kind: Kind, delay_ms: int) -> None:
+    async with new_provider(kind) as provider, started(provider):
+        pass  # what the loop opens once is open
     before = held()
     async with new_provider(kind) as provider, started(provider) as sandbox:
         zygote = psutil.Process(sandbox.server_pid).parent()

@@ -1,6 +1,7 @@
 """Tools of real MCP servers in separate processes, over stdio and over HTTP."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from aiohttp import web
 
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.tools.base import Tool, function_schema
-from prorl_service.tools.mcp import servers
+from prorl_service.tools.mcp import servers, stdio
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.tools.mcp.tool import tool_of
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
@@ -174,6 +175,20 @@ async def test_a_command_that_is_no_server_is_reported_at_the_start(
     monkeypatch.setattr(servers, "CONNECT_TIMEOUT_S", 2)
     with pytest.raises(ProRLError, match="'mis' cannot be used"):
         await McpServers([McpSpec("mis", command)]).__aenter__()
+
+
+async def test_output_that_outlives_a_command_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stdio, "GRACE_S", 0.2)
+    held = ["sh", "-c", "setsid sleep 5 & cat"]
+    for _ in range(2):  # the first start opens what the loop needs
+        before = os.listdir("/proc/self/fd")
+        transport = stdio.stdio_transport(held, max_answer_bytes=10, on_end=lambda: None)
+        async with transport as (received, sent), received, sent:
+            pass
+        await asyncio.sleep(0.1)
+    assert os.listdir("/proc/self/fd") == before
 
 
 async def test_the_error_without_the_extra_says_what_to_install(

@@ -112,6 +112,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
                 await _ended(process)
+    # A process that left the group may hold the output; the loop could not be closed.
+    process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-LIMIT_S = 60
-"""Most CPU seconds of a module in a short run."""
+LIMIT_S = 180
+"""Most CPU seconds of a module in a short run, beside three other legs on two cores: some modules
+were measured at twice what they take alone."""
 SESSION = "session"
 MEASURED = Path(__file__).with_name("cpu_times.json")
 

@@ -1,4 +1,9 @@
-"""Preparation for the recipes' tests, before the first of them and outside their time limits."""
+"""Preparation for the recipes' tests, before the first of them and outside their time limits.
+
+`PRORL_TEST_PREPARED` says that it was done: to look costs every process half a minute of CPU.
+"""
+
+import os
 
 import pytest
 
@@ -6,5 +11,6 @@ from tests.prepare import prepare
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if session.items and not session.config.option.collectonly:
+    is_wanted = session.items and not session.config.option.collectonly
+    if is_wanted and "PRORL_TEST_PREPARED" not in os.environ:
         prepare(session.config.get_terminal_writer().line)

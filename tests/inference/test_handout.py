@@ -14,7 +14,7 @@ import uvloop
 from prorl_service.inference.engines import handout
 from prorl_service.inference.engines.handout import OfferedFile as ServiceOffer
 from prorl_service.inference.engines.handout import offered
-from prorl_vllm.fetching import PREFIX, Fetch, FetchFailed, Offer
+from prorl_service.net.fetching import PREFIX, Fetch, FetchFailed, Offer
 
 ENGINE = "http://127.0.0.1:9"
 CONTENT = os.urandom(9_000_001)

@@ -1,8 +1,8 @@
 """Access to a file of weights: opened where the engine can read it, else fetched once per host.
 
 The workers of an engine share one download: the first one fetches it into a file of the temporary
-directory (TMPDIR), which is locked while it is used, and the others wait for it. Knows nothing of
-vLLM.
+directory (TMPDIR), which is locked while it is used, and the others wait for it. Plug-ins of
+engines use it; the service does not, and it knows none of the engines.
 """
 
 import fcntl

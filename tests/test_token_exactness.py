@@ -22,7 +22,7 @@ from prorl_service.schemas import (
     Task,
 )
 from prorl_service.tokens.chat import ChatFormat
-from tests import vllm_engine
+from tests import real_engines
 from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
@@ -33,9 +33,9 @@ TEMPERATURE = 0.8
 VERSION = 11
 
 
-@pytest.fixture(params=vllm_engine.ENGINES)
+@pytest.fixture(params=real_engines.ENGINES)
 def engine_url(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[str]:
-    with vllm_engine.engine(request.param, tiny_model, log=tmp_path / "engine.log") as engine:
+    with real_engines.engine(request.param, tiny_model, log=tmp_path / "engine.log") as engine:
         yield engine.url
 
 

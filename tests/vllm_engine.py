@@ -1,7 +1,6 @@
 """A real vLLM on CPU, for tests of everything that talks to engines.
 
-`scripts/test-vllm` makes its environments, one for each release, and names one in PRORL_TEST_VLLM;
-without that variable, tests run against the reference engine only.
+`scripts/test-vllm` makes its environments, one for each release, and names one in PRORL_TEST_VLLM.
 """
 
 import os
@@ -15,7 +14,6 @@ from prorl_service.errors import ProRLError
 from prorl_service.inference.engines import vllm_releases as releases
 
 ENVIRONMENT = os.environ.get("PRORL_TEST_VLLM")
-ENGINES = ["reference", "vllm"] if ENVIRONMENT else ["reference"]
 PYTHON = Path(__file__).parents[1] / (ENVIRONMENT or "") / "bin/python"
 OPTIONS = (
     *("--dtype", "float32", "--enforce-eager", "--max-num-batched-tokens", "64"),
@@ -45,20 +43,6 @@ VLLM_ENVIRONMENT = {
     "TRITON_F32_DEFAULT": "ieee",
 }
 """Variables of vLLM. The last makes attention in fp32 exact on a GPU: Triton's default is TF32."""
-
-
-def engine(
-    kind: str, model: Path, *, log: Path, port: int | None = None, max_model_len: int = 2048
-) -> AbstractContextManager[local.LocalProcess]:
-    """Starts an engine of a `kind` in `ENGINES`.
-
-    A stopped vLLM logs tracebacks; its log is not named `*.log`, which tests check for errors.
-    """
-    length = ["--max-model-len", str(max_model_len)]
-    if kind == "vllm":
-        output = log.with_suffix(".vllm")
-        return vllm(PYTHON, model, log=output, port=port, options=[*OPTIONS, *length])
-    return local.engine(model, log=log, port=port, options=length)
 
 
 def vllm(

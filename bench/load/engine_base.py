@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from prorl_service.inference.engines.vllm_logprobs import PROCESSED
+from prorl_service.inference.engines.logprobs import PROCESSED
 from prorl_service.tokens.chat import ChatFormat
 
 LOGPROB = -0.5

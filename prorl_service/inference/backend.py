@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from prorl_service.errors import BackendError, BackendLent, WeightsRejected
+from prorl_service.errors import BackendError, BackendLent, BackendRejected, WeightsRejected
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.engines.base import (
     INT32_END,
@@ -44,7 +44,7 @@ class Backend:
         """`kind`: one of `ENGINES`, or "auto". Raises `InvalidRequest` for another."""
         self.http = EngineHttp(url, connections, api_key)
         self.vocab_size = INT32_END
-        """Bound of the ids in answers, lowered once the model is known."""
+        """Bound of the ids in prompts and answers, lowered once the model is known."""
         self.logprobs_mode: LogprobsMode | None = None
         """Mode that was seen; None until `check_logprobs`."""
         self.kind = kind
@@ -106,6 +106,11 @@ class Backend:
 
     async def generate(self, call: EngineCall) -> Generation:
         """Waits as long as the model generates. If cancelled, the engine aborts the call."""
+        if not call.prompt.is_of(self.vocab_size):  # such an id ends SGLang
+            raise BackendRejected(
+                f"the prompt has ids that the model of {self.url} does not know",
+                hint=f"its vocabulary ends at {self.vocab_size}",
+            )
         answer = await self.engine.generate(call)
         if len(answer.token_ids) > call.max_tokens:
             raise self._invalid("more ids than asked for")

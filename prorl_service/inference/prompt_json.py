@@ -17,17 +17,26 @@ class EncodedPrompt:
         that is not an int32."""
         self._ids = array("i", ids)
         self._items = b""
+        self._least = self._greatest = 0
         known = 0
         if before is not None and before.is_prefix_of(self._ids):
             known, self._items = len(before), before._items
-        fresh = orjson.dumps(self._ids[known:].tolist())[1:-1]
+            self._least, self._greatest = before._least, before._greatest
+        new = self._ids[known:]
+        fresh = orjson.dumps(new.tolist())[1:-1]
         self._items += b"," + fresh if self._items and fresh else fresh
+        self._least = min(self._least, min(new, default=0))
+        self._greatest = max(self._greatest, max(new, default=0))
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def extended(self, ids: Sequence[int]) -> "EncodedPrompt":
         return EncodedPrompt(self._ids + array("i", ids), before=self)
+
+    def is_of(self, vocab_size: int) -> bool:
+        """Returns whether a model with that many ids knows all of them."""
+        return self._least >= 0 and self._greatest < vocab_size
 
     def is_prefix_of(self, ids: "array[int]") -> bool:
         return ids[: len(self._ids)] == self._ids

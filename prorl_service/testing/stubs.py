@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from prorl_service.inference.engines.http import LENT, WEIGHTS_REJECTED
+from prorl_service.inference.engines.logprobs import PROCESSED
 from prorl_service.inference.engines.reference import OWNER
-from prorl_service.inference.engines.vllm_logprobs import PROCESSED
-from prorl_service.inference.engines.vllm_routes import GENERATE, NEVER_UPDATED
+from prorl_service.inference.engines.versions import NEVER_UPDATED
+from prorl_service.inference.engines.vllm_routes import GENERATE
 from prorl_service.testing.loopback import Handler, Loopback
 
 

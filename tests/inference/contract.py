@@ -44,6 +44,8 @@ class Engine:
 
     url: str
     checkpoint: Path
+    kind: str = "vllm"
+    """Prefix of its metrics; the reference engine has vLLM's."""
     version: int = 0
 
     @asynccontextmanager
@@ -57,11 +59,17 @@ class Engine:
         self.checkpoint = checkpoint
 
     async def metric(self, name: str) -> float:
+        if self.kind == "sglang" and name == "num_requests_running":  # its metrics are older
+            loads = (await self._get("/v1/loads")).json()["loads"]
+            return float(sum(one["num_running_reqs"] for one in loads))
+        text = (await self._get("/metrics")).text
+        lines = [line for line in text.splitlines() if line.startswith(f"{self.kind}:{name}{{")]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    async def _get(self, route: str) -> httpx.Response:
         # Certificates take longer to load than a short answer takes to sample.
         async with httpx.AsyncClient(trust_env=False, verify=False) as http:
-            text = (await http.get(f"{self.url}/metrics")).text
-        lines = [line for line in text.splitlines() if line.startswith(f"vllm:{name}{{")]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+            return await http.get(f"{self.url}{route}")
 
     async def until(self, name: str, holds: Callable[[float], bool]) -> None:
         async with asyncio.timeout(TIMEOUT_S):

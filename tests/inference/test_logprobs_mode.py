@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from prorl_service.errors import BackendRejected
-from prorl_service.inference.engines import vllm_logprobs as logprobs
+from prorl_service.inference.engines import logprobs
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.schemas import BackendSpec, Turn, logprobs_mode_of
 from prorl_service.testing import StubEngine
@@ -55,11 +55,11 @@ def _log_softmax(logits: list[float]) -> list[float]:
 @pytest.mark.parametrize("seed", range(5))
 async def test_no_probe_takes_an_unfit_mode_for_the_right_one(scale: float, seed: int) -> None:
     right = Sampling("processed_logprobs", scale, seed)
-    assert await logprobs.probed("url", right.ask, VOCABULARY) in ("processed", "unknown")
+    assert await logprobs.probed("url", right.ask, VOCABULARY, "") in ("processed", "unknown")
     for mode in ("raw_logprobs", "raw_logits", "processed_logits"):
         seen: str
         try:
-            seen = await logprobs.probed("url", Sampling(mode, scale, seed).ask, VOCABULARY)
+            seen = await logprobs.probed("url", Sampling(mode, scale, seed).ask, VOCABULARY, "")
         except BackendRejected as error:
             seen = error.hint
         is_refused = "--logprobs-mode processed_logprobs" in seen
@@ -72,14 +72,14 @@ async def test_a_probe_shows_the_right_mode_whether_the_model_is_certain_or_not(
 ) -> None:
     for seed in range(20):
         ask = Sampling("processed_logprobs", scale, seed).ask
-        assert await logprobs.probed("url", ask, VOCABULARY) == "processed"
+        assert await logprobs.probed("url", ask, VOCABULARY, "") == "processed"
 
 
 async def test_tokens_of_equal_likelihood_are_no_proof() -> None:
     async def ask(_: list[int], temperature: float) -> list[float]:
         return [-math.log(2)] * logprobs.PROBED_TOKENS
 
-    assert await logprobs.probed("url", ask, VOCABULARY) == "unknown"
+    assert await logprobs.probed("url", ask, VOCABULARY, "") == "unknown"
 
 
 class Vllm(StubEngine):

@@ -10,7 +10,7 @@ import pytest
 from prorl_service import local
 from prorl_service.client.policy import _held as held_policies
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
-from tests import vllm_engine
+from tests import real_engines
 from tests.faults.processes import port_to_come_back_to
 from tests.trl.status_service import status_service
 from tests.trl.training import SERVICE_OPTIONS, Trainings
@@ -46,12 +46,12 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="session", params=vllm_engine.ENGINES)
+@pytest.fixture(scope="session", params=real_engines.ENGINES)
 def engine_url(
     request: pytest.FixtureRequest, policy: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     log = tmp_path_factory.mktemp("logs") / "engine.log"
-    with vllm_engine.engine(request.param, policy, log=log) as engine:
+    with real_engines.engine(request.param, policy, log=log) as engine:
         yield engine.url
 
 

@@ -14,18 +14,18 @@ from prorl_service.schemas import WeightsForm, WeightsQuery
 from prorl_trl.adapters import adapted_layers, adapter_of
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, checkpoint_names, send
-from tests import vllm_engine
+from tests import real_engines
 from tests.trainers import trainer
 from tests.trl.training import SERVICE_OPTIONS, Trainings, logged, pushed, worst
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(params=vllm_engine.ENGINES)
+@pytest.fixture(params=real_engines.ENGINES)
 def fresh_url(request: pytest.FixtureRequest, policy: Path, tmp_path: Path) -> Iterator[str]:
     """Yields a service whose engine has the weights that it was started with."""
     with (
-        vllm_engine.engine(request.param, policy, log=tmp_path / "engine.log") as engine,
+        real_engines.engine(request.param, policy, log=tmp_path / "engine.log") as engine,
         local.service(
             [engine.url], log=tmp_path / "service.log", options=SERVICE_OPTIONS
         ) as service,

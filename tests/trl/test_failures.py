@@ -17,7 +17,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import BackendState, Rollout, RolloutState
 from prorl_trl import ProRLRollout, RolloutsFailed, calls, rollout
-from tests import vllm_engine
+from tests import real_engines
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.conftest import RestartedService
 from tests.trl.status_service import status_service
@@ -71,7 +71,7 @@ def test_a_dead_engine_is_not_taken_for_a_short_deadline(
     assert "deadline_s" not in caplog.text
 
 
-@pytest.mark.parametrize("kind", vllm_engine.ENGINES)
+@pytest.mark.parametrize("kind", real_engines.ENGINES)
 def test_training_survives_an_engine_that_dies_and_comes_back(
     train: Trainings, policy: Path, tmp_path: Path, kind: str
 ) -> None:
@@ -79,7 +79,7 @@ def test_training_survives_an_engine_that_dies_and_comes_back(
     port = local.free_port()
 
     def start_engine() -> AbstractContextManager[local.LocalProcess]:
-        return vllm_engine.engine(kind, policy, log=tmp_path / "engine.log", port=port)
+        return real_engines.engine(kind, policy, log=tmp_path / "engine.log", port=port)
 
     with ExitStack() as running:
         first = running.enter_context(start_engine())

@@ -13,7 +13,7 @@ import pytest
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
-from tests import vllm_engine
+from tests import real_engines
 
 pytestmark = pytest.mark.processes
 
@@ -40,12 +40,12 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.fixture(params=vllm_engine.ENGINES)
+@pytest.fixture(params=real_engines.ENGINES)
 def service(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Iterator[str]:
     """Starts a service at the snippet's port, or at another if that port is taken."""
     log = tmp_path / "engine.log"
     with (
-        vllm_engine.engine(request.param, model, log=log, max_model_len=CONTEXT) as engine,
+        real_engines.engine(request.param, model, log=log, max_model_len=CONTEXT) as engine,
         local.service([engine.url], log=tmp_path / "service.log", port=_port()) as service,
     ):
         yield service.url

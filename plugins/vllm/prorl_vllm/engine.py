@@ -27,8 +27,8 @@ from vllm.model_executor.model_loader.reload import (
 )
 
 from prorl_service.net.fetching import Fetch, Offer
+from prorl_service.utils.checkpoint import Shapes, difference, shapes_of
 from prorl_vllm.adapters import install
-from prorl_vllm.checkpoint import Shapes, difference, shapes_of
 
 if not hasattr(WeightTransferEngine, "start_weight_update"):
     raise ImportError("the weight-transfer backend prorl needs vLLM 0.25 or newer")

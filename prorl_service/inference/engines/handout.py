@@ -7,14 +7,19 @@ serves nothing else, in particular nothing of the service's API.
 import asyncio
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from prorl_service.errors import BackendUnavailable
+from prorl_service.inference import tensor_file
 from prorl_service.inference.engines.http import Progress
 from prorl_service.utils.tasks import TaskOwner
+
+T = TypeVar("T")
 
 MAX_HEAD_BYTES = 4096
 PART_BYTES = 16 * 2**20
@@ -43,6 +48,10 @@ class OfferedFile:
     failure: OSError | None = None
     """Reason why the last transfer broke off."""
 
+    def info(self) -> dict[str, Any]:
+        """Returns what the engine needs to fetch the file, or to open it."""
+        return {"path": str(self.path), "size": self.size, "url": self.url}
+
 
 @asynccontextmanager
 async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIterator[OfferedFile]:
@@ -63,6 +72,22 @@ async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIt
     finally:
         server.close()
         await offer.transfers.close()
+
+
+async def handed_out(
+    path: Path, engine_url: str, on_progress: Progress, take: Callable[[OfferedFile], Awaitable[T]]
+) -> T:
+    """Offers `path` while `take` has the engine fetch it, and returns what that returns. Raises
+    `BackendError`."""
+    try:
+        async with offered(path, engine_url, on_progress) as offer:
+            taken = await take(offer)
+            await offer.transfers.drain()
+            if offer.failure is not None:
+                raise BackendUnavailable(f"{engine_url} took no weights: {offer.failure}")
+            return taken
+    except OSError as error:
+        raise tensor_file.unreadable(path, error) from error
 
 
 async def _address_towards(engine_url: str) -> str:

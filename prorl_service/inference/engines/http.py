@@ -137,11 +137,14 @@ class EngineHttp:
 
 
 def _reason_of(content: bytes) -> tuple[str, str]:
-    """Returns an error's type and message; "" for both if it is not an engine's."""
+    """Returns an error's type and message; "" for both if it is not an engine's. SGLang leaves
+    the envelope or the type out."""
     try:
-        error = orjson.loads(content)["error"]
-        return str(error["type"]), str(error["message"])[:MAX_REASON_CHARS]
-    except (ValueError, KeyError, TypeError):
+        answer = orjson.loads(content)
+        error = answer.get("error", answer)
+        message = error["error_message"] if "error_message" in error else error["message"]
+        return str(error.get("type", "")), str(message)[:MAX_REASON_CHARS]
+    except (ValueError, KeyError, TypeError, AttributeError):
         return "", ""
 
 

@@ -3,6 +3,7 @@
 from prorl_service.errors import InvalidRequest
 from prorl_service.inference.engines.base import Engine, EngineInfo
 from prorl_service.inference.engines.reference import ReferenceEngine
+from prorl_service.inference.engines.sglang import SglangEngine
 from prorl_service.inference.engines.vllm import VllmEngine
 
 AUTO = "auto"
@@ -12,6 +13,7 @@ ENGINES: dict[str, type[Engine]] = {
     one.kind: one
     for one in (
         ReferenceEngine,
+        SglangEngine,
         VllmEngine,
     )
 }

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Self
 
 from prorl_service.errors import BackendRejected
-from prorl_service.inference.engines import vllm_logprobs as logprobs
+from prorl_service.inference.engines import logprobs
 from prorl_service.inference.engines import vllm_releases as releases
 from prorl_service.inference.engines.base import (
     Broadcast,
@@ -53,6 +53,7 @@ NEEDS_NCCL = (
     "it takes weights by NCCL: install vLLM 0.28 or newer next to the trainer, which needs a GPU, "
     "and start all engines alike; or start them with prorl-vllm"
 )
+NEEDS_MODE = f"start vLLM with `--logprobs-mode {logprobs.PROCESSED}`"
 UNKNOWN_MODE = (
     "the logprobs of %s may not be of the distribution that it samples from: it does not say, and "
     "a probe shows nothing. If it is vLLM, start it with `--logprobs-mode processed_logprobs`"
@@ -148,7 +149,7 @@ class VllmEngine(VllmRoutes):
             self._bracket.open()
 
     async def probe_logprobs(self, vocab_size: int) -> LogprobsMode:
-        mode = await logprobs.probed(self.http.url, self._probe, vocab_size)
+        mode = await logprobs.probed(self.http.url, self._probe, vocab_size, NEEDS_MODE)
         if mode == "unknown":
             self.http.warn(UNKNOWN_MODE)
         return mode
@@ -180,7 +181,7 @@ class VllmEngine(VllmRoutes):
             server = await self.http.ask("GET", SERVER_INFO, _ServerInfo.read)
         self._has_plugin, self._takes_seeds = server.backend == PLUGIN, not server.is_cpu
         if mode := server.logprobs_mode or info.logprobs_mode:
-            logprobs.require_processed(self.http.url, mode)
+            logprobs.require_processed(self.http.url, mode, NEEDS_MODE)
         intake = Intake(
             server.dtype,
             "",

@@ -15,10 +15,9 @@ from typing import Any
 
 import orjson
 
-from prorl_service.errors import BackendRejected, BackendUnavailable
+from prorl_service.errors import BackendRejected
 from prorl_service.inference import tensor_file
 from prorl_service.inference.engines.base import (
-    INT32_END,
     Engine,
     EngineCall,
     EngineInfo,
@@ -30,11 +29,10 @@ from prorl_service.inference.engines.base import (
     checked,
     require,
 )
-from prorl_service.inference.engines.handout import offered
+from prorl_service.inference.engines.handout import OfferedFile, handed_out
+from prorl_service.inference.engines.versions import expanded, version_of
 
 GENERATE = "/inference/v1/generate"
-NEVER_UPDATED = "default"
-"""Version label of an engine that serves the weights it was started with."""
 
 
 class VllmRoutes(Engine):
@@ -89,7 +87,7 @@ class VllmRoutes(Engine):
             Generation(
                 token_ids=ids,
                 logprobs=[float(entry["logprob"]) for entry in entries],
-                policy_versions=_expand(spans, len(ids)),
+                policy_versions=expanded(spans, len(ids)),
                 finish_reason=choice["finish_reason"],
                 cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
                 backend=self.http.backend_id,
@@ -155,16 +153,13 @@ class FetchFile(VllmTransfer):
 
     async def prepare(self, on_progress: Progress) -> None:
         header = await asyncio.to_thread(tensor_file.read, self._path)
-        url, more = self._http.url, self._info_of(header)
-        try:
-            async with offered(self._path, url, on_progress) as offer:
-                info = {"path": str(self._path), "size": offer.size, "url": offer.url, **more}
-                await self._http.tell("/init_weight_transfer_engine", {"init_info": info})
-                await offer.transfers.drain()
-                if offer.failure is not None:
-                    raise BackendUnavailable(f"{url} took no weights: {offer.failure}")
-        except OSError as error:
-            raise tensor_file.unreadable(self._path, error) from error
+        more = self._info_of(header)
+
+        async def take(offer: OfferedFile) -> None:
+            body = {"init_info": {**offer.info(), **more}}
+            await self._http.tell("/init_weight_transfer_engine", body)
+
+        await handed_out(self._path, self._http.url, on_progress, take)
 
     def _info_of(self, header: tensor_file.Header) -> dict[str, Any]:
         """Returns what the engine needs to know before it fetches."""
@@ -177,24 +172,4 @@ def _read_pause(info: EngineInfo, answer: Any) -> EngineInfo:
 
 
 def _read_version(answer: Any) -> int | None:
-    return _version_of(answer["weight_version"])
-
-
-def _version_of(label: str) -> int | None:
-    if label == NEVER_UPDATED:
-        return None
-    require(label.isdecimal(), "the version of the weights is not a number")
-    version = int(label)
-    require(version < INT32_END, f"policy version {version}")
-    return version
-
-
-def _expand(spans: list[Any], length: int) -> list[int]:
-    """Returns the version of every output token, from spans [start, end) that must leave no gap."""
-    versions: list[int] = []
-    for span in spans:
-        start, end = span["start"], span["end"]
-        require(start == len(versions) and start < end <= length, f"weight_versions {spans}")
-        versions += [_version_of(span["version"]) or 0] * (end - start)
-    require(len(versions) == length, f"weight_versions {spans} for {length} ids")
-    return versions
+    return version_of(answer["weight_version"])

@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 
 from prorl_service.inference.engines.base import ADAPTER_PREFIX
 from prorl_service.inference.engines.http import WEIGHTS_REJECTED
+from prorl_service.inference.engines.logprobs import PROCESSED
 from prorl_service.inference.engines.reference import OWNER
-from prorl_service.inference.engines.vllm_logprobs import PROCESSED
 from prorl_service.inference.reference_engine.batcher import (
     Batcher,
     EngineDead,

@@ -18,7 +18,7 @@ from enum import StrEnum
 from random import Random
 from typing import Literal, TypeVar
 
-from prorl_service.inference.engines.vllm_routes import NEVER_UPDATED
+from prorl_service.inference.engines.versions import NEVER_UPDATED
 from prorl_service.inference.reference_engine.kv import KVCache, KVPool
 from prorl_service.inference.reference_engine.model import PackedModel
 from prorl_service.inference.reference_engine.sampling import DrawParams, sample

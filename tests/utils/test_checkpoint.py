@@ -1,4 +1,4 @@
-"""The comparison of offered weights with the model, in the plug-in for vLLM."""
+"""The comparison of offered weights with the model, in plug-ins of engines."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from prorl_vllm.checkpoint import difference, shapes_of
+from prorl_service.utils.checkpoint import difference, shapes_of
 
 OWN = {"a": [2, 3], "b": [4], "lm_head.weight": [9]}
 

@@ -1,4 +1,4 @@
-"""Whether vLLM's logprobs are of the distribution that it samples from, as training needs.
+"""Whether an engine's logprobs are of the distribution that it samples from, as training needs.
 
 An engine that does not say so is asked for a few tokens. At a low temperature the logprobs of that
 distribution are about 0, and at a high one they are all alike. The model's own are not about 0
@@ -32,23 +32,23 @@ Ask = Callable[[list[int], float], Awaitable[list[float]]]
 """Returns the logprobs of tokens sampled after a prompt, at a temperature."""
 
 
-def require_processed(url: str, mode: str) -> None:
-    """Raises `BackendRejected` unless `mode`, by vLLM's name, is the one that training needs."""
+def require_processed(url: str, mode: str, hint: str) -> None:
+    """Raises `BackendRejected` unless `mode`, by vLLM's name, is the one that training needs.
+    `hint`: how to start the engine so that it is."""
     if mode != PROCESSED:
         raise BackendRejected(
-            f"{url} gives {mode}, which are not of the distribution that it samples from",
-            hint=f"start vLLM with `--logprobs-mode {PROCESSED}`",
+            f"{url} gives {mode}, which are not of the distribution that it samples from", hint=hint
         )
 
 
-async def probed(url: str, ask: Ask, vocab_size: int) -> LogprobsMode:
-    """Returns "unknown" if no prompt shows the mode. Raises `BackendError`: `BackendRejected` if it
-    is another than training needs."""
+async def probed(url: str, ask: Ask, vocab_size: int, hint: str) -> LogprobsMode:
+    """Returns "unknown" if no prompt shows the mode. Raises `BackendError`: `BackendRejected`, with
+    `hint`, if it is another than training needs."""
     for number in range(MAX_PROMPTS):
         prompt = _prompt(number, min(vocab_size, MAX_PROMPT_ID))
         low = await ask(prompt, LOW)
         if _are_of_the_model(low):
-            require_processed(url, "raw logprobs (as a probe shows)")
+            require_processed(url, "raw logprobs (as a probe shows)", hint)
         if low and median(low) >= NEARLY_ZERO and _are_alike(await ask(prompt, HIGH)):
             return "processed"
     return "unknown"

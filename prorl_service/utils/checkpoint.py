@@ -1,7 +1,7 @@
 """Check that offered weights are those of the model that the engine was started with.
 
-vLLM does not notice that one of several tensors that it fuses is missing, and detects wrong shapes
-when it has begun to load. Knows nothing of vLLM.
+Engines do not notice that one of several tensors that they fuse is missing, and detect wrong shapes
+when they have begun to load. Their plug-ins use it; knows none of the engines.
 """
 
 import json

@@ -1,0 +1,108 @@
+"""Routes that fetch weights into a directory, from which SGLang's own routes load them.
+
+`GET /prorl` says what the engine computes in. `POST /prorl/fetch` returns when the file has
+arrived, and touches no weight; `POST /prorl/release` removes it. Not supported: several tokenizer
+workers, and engines on several hosts, which need a shared directory.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Body
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from sglang.srt.utils.auth import AuthLevel, auth_level
+
+from prorl_service.net.fetching import Fetch, FetchFailed, Offer
+from prorl_service.utils.checkpoint import difference, shapes_of
+
+SERVER = "sglang.srt.entrypoints.http_server"
+
+
+class OfferedWeights(BaseModel):
+    """File to fetch; see `Offer`."""
+
+    path: str
+    size: int
+    url: str
+    shapes: dict[str, list[int]]
+    """Shape of each tensor in the file."""
+    adapter_config: str | None
+    """Text of a LoRA adapter's adapter_config.json; None for a whole model."""
+
+
+class Fetched:
+    """The file that was fetched last, in a directory as SGLang loads them. It is open here: for
+    SGLang's other processes it is a link."""
+
+    def __init__(self, model_config: Any) -> None:
+        self._model_config = model_config
+        self._model = model_config.model_path
+        """Directory or name on the hub of the model that SGLang was started with."""
+        self._fetch: Fetch | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+
+    def fetch(self, offer: OfferedWeights) -> dict[str, str]:
+        """Returns the directory. Raises `FetchFailed`, and `ValueError` for weights of another
+        model."""
+        self.release()
+        if offer.adapter_config is None:
+            self._check(offer)
+        self._fetch = Fetch(Offer(offer.path, offer.size, offer.url))
+        link = f"/proc/{os.getpid()}/fd/{self._fetch.file().fileno()}"
+        self._directory = tempfile.TemporaryDirectory(prefix="prorl-")
+        directory = Path(self._directory.name)
+        if offer.adapter_config is None:
+            (directory / "model.safetensors").symlink_to(link)
+        else:
+            (directory / "adapter_model.safetensors").symlink_to(link)
+            (directory / "adapter_config.json").write_text(offer.adapter_config)
+        return {"directory": str(directory)}
+
+    def _check(self, offer: OfferedWeights) -> None:
+        config = self._model_config
+        is_head_tied = bool(config.hf_config.tie_word_embeddings)
+        own = shapes_of(self._model, config.revision)
+        if problem := difference(offer.shapes, own, is_head_tied=is_head_tied):
+            raise ValueError(f"prorl: not the weights of {self._model}: {problem}")
+
+    def release(self) -> None:
+        if self._fetch is not None:
+            self._fetch.close()
+            self._fetch = None
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+
+def add_routes(manager: Any) -> None:
+    """Adds the routes to the HTTP server, if this process has one. `manager`: SGLang's
+    `TokenizerManager`."""
+    server = sys.modules.get(SERVER)
+    if server is None:
+        return
+    fetched = Fetched(manager.model_config)
+
+    def describe() -> dict[str, str]:
+        return {"dtype": str(manager.model_config.dtype).removeprefix("torch.")}
+
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)  # type: ignore[untyped-decorator]
+    def fetch(offer: Annotated[OfferedWeights, Body()]) -> Any:
+        try:
+            return fetched.fetch(offer)
+        except (FetchFailed, ValueError, OSError) as error:
+            reason = {"type": type(error).__name__, "message": str(error)}
+            return JSONResponse({"error": reason}, status_code=400)
+
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)  # type: ignore[untyped-decorator]
+    def release() -> None:
+        fetched.release()
+
+    add: Callable[..., None] = server.app.add_api_route
+    add("/prorl", describe)
+    add("/prorl/fetch", fetch, methods=["POST"])
+    add("/prorl/release", release, methods=["POST"])

@@ -1,0 +1,312 @@
+"""SGLang: its routes, and what it is not asked for.
+
+Weights come from a directory that SGLang reads, or as a file that our plug-in (plugins/sglang)
+fetches into a directory of its own; not built: NCCL. Calls with `top_p` or `top_k` are refused:
+SGLang reports the logprobs of the distribution before these cut it. Seeds are left out unless it
+samples by them. What depends on a release is in the table of neighbours.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from prorl_service.errors import BackendRejected, BackendUnavailable
+from prorl_service.inference import tensor_file
+from prorl_service.inference.engines import logprobs
+from prorl_service.inference.engines.base import (
+    ADAPTER_PREFIX,
+    Broadcast,
+    Engine,
+    EngineCall,
+    EngineInfo,
+    Generation,
+    Intake,
+    PauseMode,
+    Progress,
+    Transfer,
+    WeightDirectory,
+    WeightSource,
+    checked,
+    require,
+)
+from prorl_service.inference.engines.handout import OfferedFile, handed_out
+from prorl_service.inference.engines.http import EngineHttp, NotOffered
+from prorl_service.inference.engines.versions import expanded, version_of
+from prorl_service.neighbours import neighbours
+from prorl_service.schemas import LogprobsMode
+
+PART = "an engine of the service"
+"""What needs SGLang, in the table of neighbours."""
+GENERATE = "/generate"
+PLUGIN = "/prorl"
+"""Route of our plug-in that says what the engine computes in."""
+NO_PLUGIN = (
+    "install prorl-service next to SGLang, which loads its plug-in, or pass weights through a "
+    "directory that both see"
+)
+NO_SEEDS = (
+    "%s gets no seeds: SGLang samples by them only with --enable-deterministic-inference, which "
+    "needs a GPU"
+)
+NO_TRUNCATION = "leave top_p and top_k at 1 and 0, or serve the model with vLLM"
+NO_ADAPTERS = (
+    "start SGLang with `--enable-lora --max-lora-rank R --lora-target-modules all`, or merge "
+    "adapters into the model"
+)
+NO_BROADCASTS = "send weights as files, or as a directory that the engine sees, too"
+NEEDS_MODE = "start SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"
+DTYPES = ("float32", "bfloat16", "float16")
+"""Values of its option --dtype that name one type."""
+
+
+class SglangEngine(Engine):
+    kind = "sglang"
+    owned_by = "sglang"
+
+    def __init__(self, http: EngineHttp) -> None:
+        super().__init__(http)
+        self.adapter: str | None = None
+        """Name of the adapter in calls."""
+        self._takes_seeds = False
+        self._context = 0
+
+    async def describe(self, info: EngineInfo) -> EngineInfo:
+        is_paused = await self._is_paused()
+        server = await self.http.ask("GET", "/server_info", _ServerInfo.read)
+        self._check_release(server.version)
+        self._takes_seeds, self._context = server.is_deterministic, server.context
+        return replace(
+            info,
+            model=server.model,  # /v1/models names the directory of the last update
+            root=server.root,
+            max_model_len=server.context,
+            policy_version=await self.http.ask("GET", "/model_info", _read_version),
+            is_paused=is_paused,
+        )
+
+    async def _is_paused(self) -> bool:
+        """Returns True, too, for an engine out of reach: the next question to it will fail."""
+        try:
+            await self.http.ask("GET", "/ready", lambda _: None)
+        except BackendUnavailable:
+            return True
+        return False
+
+    def _check_release(self, version: str) -> None:
+        sglang = neighbours()["sglang"]
+        if not sglang.supports(version, PART):
+            known = sglang.range(PART)
+            raise BackendRejected(f"{self.http.url} is SGLang {version}, not {known}")
+
+    async def check_health(self) -> None:
+        # SGLang's /health samples, and fails while it is paused.
+        await self.http.ask("GET", "/ping", lambda _: None)
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    async def generate(self, call: EngineCall) -> Generation:
+        sampling = call.sampling
+        if sampling.top_p < 1 or sampling.top_k > 0:
+            raise BackendRejected(
+                f"{self.http.url} gives no exact logprobs with top_p {sampling.top_p:g} and top_k "
+                f"{sampling.top_k}",
+                hint=NO_TRUNCATION,
+            )
+        if call.seed is not None and not self._takes_seeds:
+            self.http.warn(NO_SEEDS)
+            call = replace(call, seed=None)
+        params = {
+            # More than fit are an error.
+            "max_new_tokens": min(call.max_tokens, max(1, self._context - len(call.prompt))),
+            "temperature": sampling.temperature,
+            "sampling_seed": call.seed,
+            "stop_token_ids": call.stop_token_ids,
+            "stop": call.stop,
+        }
+        prompt = orjson.Fragment(call.prompt.json())
+        return await self._sample(prompt, params, partial(self._read, len(call.prompt)))
+
+    async def _sample(self, prompt: Any, params: Mapping[str, Any], read: Any) -> Any:
+        body = {"input_ids": prompt, "sampling_params": params, "return_logprob": True}
+        if self.adapter is not None:
+            body["lora_path"] = self.adapter
+        return await self.http.ask("POST", GENERATE, read, json=body)
+
+    def _read(self, prompt_length: int, answer: Any) -> Generation:
+        ids, meta = answer["output_ids"], answer["meta_info"]
+        length, entries = meta["prompt_tokens"], meta["output_token_logprobs"]
+        require(length == prompt_length, f"{length} prompt_tokens for {prompt_length} ids")
+        require([token for _, token, _ in entries] == ids, "logprobs of other ids")
+        return checked(
+            Generation(
+                token_ids=ids,
+                logprobs=[float(logprob) for logprob, _, _ in entries],
+                policy_versions=expanded(meta["weight_versions"] if ids else [], len(ids)),
+                finish_reason=meta["finish_reason"]["type"],
+                cached_tokens=meta["cached_tokens"],
+                backend=self.http.backend_id,
+            )
+        )
+
+    async def pause(self, mode: PauseMode) -> None:
+        # What is retracted is prefilled again, with the new weights.
+        mode_here = "retract" if mode == "keep" else mode
+        await self.http.tell("/pause_generation", {"mode": mode_here})
+
+    async def resume(self) -> None:
+        await self.http.tell("/continue_generation", {})
+
+    async def probe_logprobs(self, vocab_size: int) -> LogprobsMode:
+        """Looks for raw logprobs; if a probe shows nothing, the engine's default holds."""
+        await logprobs.probed(self.http.url, self._probe, vocab_size, NEEDS_MODE)
+        return "processed"
+
+    async def _probe(self, prompt: list[int], temperature: float) -> list[float]:
+        params = {"temperature": temperature, "max_new_tokens": logprobs.PROBED_TOKENS}
+        entries = await self._sample(
+            prompt, params, lambda answer: answer["meta_info"]["output_token_logprobs"]
+        )
+        return [float(logprob) for logprob, _, _ in entries]
+
+    # --- weights --------------------------------------------------------------------------------
+
+    async def intake(self, info: EngineInfo) -> Intake:
+        server = await self.http.ask("GET", "/server_info", _ServerInfo.read)
+        intake = Intake(server.dtype, NO_PLUGIN, takes_seeds=server.is_deterministic)
+        try:
+            dtype = await self.http.ask("GET", PLUGIN, lambda answer: str(answer["dtype"]))
+        except NotOffered:
+            return intake
+        return replace(intake, dtype=dtype, needs_for_files="", max_lora_rank=server.max_lora_rank)
+
+    async def transfer(self, source: WeightSource, info: EngineInfo, intake: Intake) -> Transfer:
+        if isinstance(source, Broadcast):
+            raise BackendRejected(f"{self.http.url} takes no broadcasts", hint=NO_BROADCASTS)
+        if isinstance(source, WeightDirectory):
+            whole = await asyncio.to_thread(source.only_file)
+            if whole is None or intake.needs_for_files:
+                return Reload(self, info, source.path)
+            return FetchModel(self, info, whole)
+        intake.require_files(self.http.url)
+        if not source.is_adapter:
+            return FetchModel(self, info, source.path)
+        if intake.max_lora_rank == 0:
+            raise BackendRejected(f"{self.http.url} takes no LoRA adapters", hint=NO_ADAPTERS)
+        return FetchAdapter(self, info, source.path)
+
+
+class SglangTransfer(Transfer):
+    def __init__(self, engine: SglangEngine, info: EngineInfo) -> None:
+        self._engine = engine
+        self._http = engine.http
+        self._loaded = info.adapters
+
+    @property
+    def pause_mode(self) -> PauseMode:
+        # A frozen call would continue with the adapter that it named.
+        return "keep" if self._engine.adapter is None else "abort"
+
+    async def _load_model(self, directory: str, version: int) -> None:
+        body = {"model_path": directory, "weight_version": str(version)}
+        await self._http.tell("/update_weights_from_disk", body)
+
+    async def _use(self, adapter: str | None) -> None:
+        """Has calls name that adapter, and removes the others."""
+        self._engine.adapter = adapter
+        for name in self._loaded:
+            await self._http.tell("/unload_lora_adapter", {"lora_name": name})
+
+
+class Reload(SglangTransfer):
+    """Has the engine load a checkpoint's directory."""
+
+    def __init__(self, engine: SglangEngine, info: EngineInfo, directory: str) -> None:
+        super().__init__(engine, info)
+        self._directory = directory
+
+    async def swap(self, version: int) -> None:
+        await self._load_model(self._directory, version)
+        await self._use(None)
+
+
+class FetchModel(SglangTransfer):
+    """Has our plug-in fetch the file of a whole model, while the engine samples."""
+
+    def __init__(self, engine: SglangEngine, info: EngineInfo, path: Path) -> None:
+        super().__init__(engine, info)
+        self._path = path
+        self._directory = ""
+
+    async def prepare(self, on_progress: Progress) -> None:
+        header = await asyncio.to_thread(tensor_file.read, self._path)
+        more = {"shapes": header.shapes, "adapter_config": header.adapter_config}
+
+        async def take(offer: OfferedFile) -> str:
+            return await self._http.ask(
+                "POST", f"{PLUGIN}/fetch", _read_directory, json={**offer.info(), **more}
+            )
+
+        self._directory = await handed_out(self._path, self._http.url, on_progress, take)
+
+    async def swap(self, version: int) -> None:
+        await self._put(version)
+        await self._http.tell(f"{PLUGIN}/release")
+
+    async def _put(self, version: int) -> None:
+        await self._load_model(self._directory, version)
+        await self._use(None)
+
+
+class FetchAdapter(FetchModel):
+    """Has the engine put a LoRA adapter on its model. Each has a name of its own."""
+
+    @property
+    def pause_mode(self) -> PauseMode:
+        return "abort"
+
+    async def _put(self, version: int) -> None:
+        name = f"{ADAPTER_PREFIX}{secrets.token_hex(4)}"
+        body = {"lora_name": name, "lora_path": self._directory}
+        await self._http.tell("/load_lora_adapter", body)
+        await self._http.tell("/update_weight_version", {"new_version": str(version)})
+        await self._use(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerInfo:
+    """What SGLang says of how it was started."""
+
+    version: str
+    model: str
+    root: str
+    context: int
+    dtype: str | None
+    max_lora_rank: int
+    is_deterministic: bool
+
+    @classmethod
+    def read(cls, answer: Any) -> Self:
+        dtype = answer["dtype"]
+        return cls(
+            version=str(answer["version"]),
+            model=str(answer["served_model_name"]),
+            root=str(answer["model_path"]),
+            context=int(answer["max_req_input_len"]),  # less than its context; prompts are shorter
+            dtype=dtype if dtype in DTYPES else None,
+            max_lora_rank=int(answer["max_lora_rank"] or 0) if answer["enable_lora"] else 0,
+            is_deterministic=bool(answer["enable_deterministic_inference"]),
+        )
+
+
+def _read_version(answer: Any) -> int | None:
+    return version_of(answer["weight_version"])
+
+
+def _read_directory(answer: Any) -> str:
+    return str(answer["directory"])

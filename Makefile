@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test test-all test-fast check docs bench test-vllm test-verl test-ray test-harnesses test-environments test-slurm neighbours clean
+.PHONY: setup sandboxes demo test test-all test-fast check docs bench test-vllm test-sglang test-verl test-ray test-harnesses test-environments test-slurm neighbours clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -21,6 +21,8 @@ bench: setup sandboxes ## the measurements the docs quote
 	scripts/bench
 test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and the contract on three releases
 	scripts/test-vllm
+test-sglang: setup ## training with TRL on a real SGLang on CPU, and the contract
+	scripts/test-sglang
 test-verl:  ## training with VeRL on CPU, in an environment of its own
 	scripts/test-verl -n 2 --dist worksteal
 test-ray:   ## services on a Ray cluster, whose nodes and processes are killed at random

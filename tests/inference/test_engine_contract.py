@@ -1,5 +1,5 @@
-"""Behaviour of engines that the service relies on; `scripts/test-vllm` and `scripts/test-sglang` check
-it of those, too."""
+"""Behaviour of engines that the service relies on, of others' engines too: `scripts/test-vllm` and
+`scripts/test-sglang`."""
 
 import asyncio
 import os
@@ -197,7 +197,7 @@ async def test_the_context_bounds_an_answer(backend: Backend) -> None:
     ids=["too long", "empty", "unknown id", "negative id"],
 )
 async def test_impossible_prompts_are_rejected(backend: Backend, prompt_ids: list[int]) -> None:
-    with pytest.raises(BackendRejected, match="400|does not know"):
+    with pytest.raises(BackendRejected, match=r"400|does not know"):
         await ask(backend, prompt_ids)
 
 

@@ -8,11 +8,11 @@ samples by them. What depends on a release is in the table of neighbours.
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import orjson
 
@@ -40,6 +40,8 @@ from prorl_service.inference.engines.http import EngineHttp, NotOffered
 from prorl_service.inference.engines.versions import expanded, version_of
 from prorl_service.neighbours import neighbours
 from prorl_service.schemas import LogprobsMode
+
+T = TypeVar("T")
 
 PART = "an engine of the service"
 """What needs SGLang, in the table of neighbours."""
@@ -132,7 +134,7 @@ class SglangEngine(Engine):
         prompt = orjson.Fragment(call.prompt.json())
         return await self._sample(prompt, params, partial(self._read, len(call.prompt)))
 
-    async def _sample(self, prompt: Any, params: Mapping[str, Any], read: Any) -> Any:
+    async def _sample(self, prompt: Any, params: Mapping[str, Any], read: Callable[[Any], T]) -> T:
         body = {"input_ids": prompt, "sampling_params": params, "return_logprob": True}
         if self.adapter is not None:
             body["lora_path"] = self.adapter

@@ -31,7 +31,7 @@ class Finder:
     def __init__(self, package: str, stand_in: Callable[[str], object]) -> None:
         self._prefix = f"{package}."
         self._stand_in = stand_in
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if not name.startswith(self._prefix):

@@ -1,5 +1,5 @@
-"""Memory as it is in place of pinned memory, which torch has only beside an accelerator: SGLang pins
-what its LoRA layers use on a CPU, too."""
+"""Ordinary memory in place of pinned memory, which torch has only beside an accelerator: SGLang's
+LoRA layers pin theirs on a CPU, too."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -22,4 +22,8 @@ def _without_pins(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 def leave_unpinned() -> None:
     for name in FACTORIES:
         setattr(torch, name, _without_pins(getattr(torch, name)))
-    torch.Tensor.pin_memory = lambda self: self  # type: ignore[method-assign]
+    torch.Tensor.pin_memory = _itself  # type: ignore[method-assign, assignment]
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -11,10 +11,10 @@ from prorl_service import local
 
 ENVIRONMENT = os.environ.get("PRORL_TEST_SGLANG")
 ROOT = Path(__file__).parents[1]
-PYTHON = ROOT / (ENVIRONMENT or "") / "bin/python"
+PYTHON = ROOT / (ENVIRONMENT or ".venv-sglang") / "bin/python"
 OPTIONS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--dtype", "float32", "--mem-fraction-static", "0.02", "--max-total-tokens", "16384"),
+    *("--dtype", "float32", "--mem-fraction-static", "0.02", "--max-total-tokens", "65536"),
     *("--disable-overlap-schedule", "--disable-cuda-graph", "--enable-metrics"),
     *("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all"),
     *("--lora-backend", "torch_native"),

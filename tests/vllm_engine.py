@@ -14,7 +14,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.inference.engines import vllm_releases as releases
 
 ENVIRONMENT = os.environ.get("PRORL_TEST_VLLM")
-PYTHON = Path(__file__).parents[1] / (ENVIRONMENT or "") / "bin/python"
+PYTHON = Path(__file__).parents[1] / (ENVIRONMENT or ".venv-vllm") / "bin/python"
 OPTIONS = (
     *("--dtype", "float32", "--enforce-eager", "--max-num-batched-tokens", "64"),
     *("--kv-cache-memory-bytes", str(2**26), "--block-size", "32"),

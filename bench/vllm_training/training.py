@@ -32,7 +32,7 @@ from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import instances
 from recipes.demo.train import LIMITS, TrainConfig, dataset_row, make_trainer, train_tasks
 from recipes.demo.warm_start import WarmStart, warm_started
-from tests import vllm_engine
+from tests import sglang_engine, vllm_engine
 from tests.trl.async_training import run_on_cpu
 
 ROOT = Path(__file__).parents[2]
@@ -233,4 +233,6 @@ def _difference(model: Any, rollout: Rollout) -> float:
 def _engine(kind: str, model: Path, output: Path) -> AbstractContextManager[local.LocalProcess]:
     if kind in VLLM:
         return vllm_engine.vllm(PYTHON, model, log=output / "vllm", options=[*VLLM[kind], *CONTEXT])
+    if kind == "SGLang":
+        return sglang_engine.sglang(model, log=output / "sglang", max_model_len=int(CONTEXT[1]))
     return local.engine(model, log=output / "engine.log", options=CONTEXT[:2])

@@ -131,6 +131,7 @@ def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) ->
         ),
         ({"actor_rollout_ref__rollout__temperature": 0}, "temperature"),
         ({"actor_rollout_ref__rollout__calculate_log_probs": False}, "calculate_log_probs"),
+        ({"actor_rollout_ref__rollout__name": "sglang"}, r"top_p=0\.95 and top_k=-1: SGLang's"),
         ({"prorl__overlong": {"max_tokens": 400, "buffer_tokens": 8}}, "never reached"),
     ],
 )

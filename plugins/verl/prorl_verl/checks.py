@@ -198,6 +198,12 @@ def _check_sampling(config: Mapping[str, Any], _: Settings) -> None:
             "actor_rollout_ref.rollout.calculate_log_probs=False discards the engine's logprobs",
             hint="leave it on, which is VeRL's default",
         )
+    if rollout["name"] == "sglang" and (rollout["top_p"] < 1 or rollout["top_k"] > 0):
+        raise BadConfiguration(
+            f"actor_rollout_ref.rollout.top_p={rollout['top_p']} and top_k={rollout['top_k']}: "
+            "SGLang's logprobs are of the distribution before these cut it",
+            hint="set them to 1 and -1, or set actor_rollout_ref.rollout.name=vllm",
+        )
     engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
     for where, one in (("", rollout), ("engine_kwargs.vllm.", engine)):
         mode = one.get("logprobs_mode") or PROCESSED

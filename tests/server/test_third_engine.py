@@ -52,7 +52,7 @@ class ThirdServer(Loopback):
         return JSONResponse({})
 
     async def _models(self, _: Request) -> Response:
-        model = {"id": "m", "root": str(self._model), "max_model_len": 4096, "owned_by": "sglang"}
+        model = {"id": "m", "root": str(self._model), "max_model_len": 4096, "owned_by": "third"}
         return JSONResponse({"data": [model]})
 
     async def _model_info(self, _: Request) -> Response:
@@ -101,7 +101,7 @@ async def test_a_third_engine_serves_rollouts_and_takes_weights(
             added = await http.post("/v1/backends", json={"url": engine.url, "kind": kind})
             refused = await http.post("/v1/backends", json={"url": engine.url, "kind": "fourth"})
         assert added.is_success, added.text
-        assert "only auto, prorl, vllm, third" in refused.text
+        assert "only auto, prorl, sglang, vllm, third" in refused.text
         await client.load_weights(str(tiny_model))
         (rollout,) = await finished(client, group())
     assert engine.directory == str(tiny_model)

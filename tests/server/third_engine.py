@@ -1,6 +1,6 @@
 """A kind of engine that the service does not know, written against `engines/base.py` alone.
 
-Routes and fields are SGLang's, as far as rollouts and weights from a directory need them.
+Routes and fields are like SGLang's, as far as rollouts and weights from a directory need them.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ MODES = {"keep": "retract", "abort": "abort"}
 
 class ThirdEngine(base.Engine):
     kind = "third"
-    owned_by = "sglang"
+    owned_by = "third"
 
     async def describe(self, info: base.EngineInfo) -> base.EngineInfo:
         version = await self.http.ask("GET", "/model_info", lambda one: one["weight_version"])

@@ -2,6 +2,7 @@
 forward pass of transformers, with updates inside of calls, too; then the demo's training."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,7 +28,7 @@ from tests.inference.contract import (
 
 CALLS, UPDATES, STEPS = 16, 6, 40
 WARM, LONG = Sampling(), 1500
-CASES = {
+CASES: dict[str, tuple[Sampling, int, int, Sequence[int]]] = {
     "temperature 1": (WARM, 300, 64, ()),
     "temperature 0.7": (Sampling(temperature=0.7), 300, 64, ()),
     "temperature 0": (GREEDY, 300, 64, ()),
@@ -84,7 +85,7 @@ async def _differences(
     sampling: Sampling,
     length: int,
     max_tokens: int,
-    stops: range | tuple[()],
+    stops: Sequence[int],
 ) -> list[float]:
     """Returns the difference of each token's logprob from that by the weights of its version."""
 

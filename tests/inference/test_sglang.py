@@ -41,7 +41,7 @@ META: dict[str, Any] = {
         {"version": "4", "start": 1, "end": 2},
     ],
 }
-ANSWER = {"output_ids": [7, 8], "meta_info": META}
+ANSWER: dict[str, Any] = {"output_ids": [7, 8], "meta_info": META}
 
 
 class Sglang:

@@ -15,10 +15,12 @@ from typing import Annotated, Any
 from fastapi import Body
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from safetensors.torch import load_file, save_file
 from sglang.srt.utils.auth import AuthLevel, auth_level
 
 from prorl_service.net.fetching import Fetch, FetchFailed, Offer
-from prorl_service.utils.checkpoint import difference, shapes_of
+from prorl_service.utils.checkpoint import Shapes, difference, shapes_of
+from prorl_sglang.adapters import completed
 
 SERVER = "sglang.srt.entrypoints.http_server"
 
@@ -36,8 +38,8 @@ class OfferedWeights(BaseModel):
 
 
 class Fetched:
-    """The file that was fetched last, in a directory as SGLang loads them. It is open here: for
-    SGLang's other processes it is a link."""
+    """The file that was fetched last, in a directory as SGLang loads them. A whole model stays open
+    here: for SGLang's other processes it is a link."""
 
     def __init__(self, model_config: Any) -> None:
         self._model_config = model_config
@@ -53,21 +55,23 @@ class Fetched:
         if offer.adapter_config is None:
             self._check(offer)
         self._fetch = Fetch(Offer(offer.path, offer.size, offer.url))
-        link = f"/proc/{os.getpid()}/fd/{self._fetch.file().fileno()}"
+        file = f"/proc/{os.getpid()}/fd/{self._fetch.file().fileno()}"
         self._directory = tempfile.TemporaryDirectory(prefix="prorl-")
         directory = Path(self._directory.name)
         if offer.adapter_config is None:
-            (directory / "model.safetensors").symlink_to(link)
+            (directory / "model.safetensors").symlink_to(file)
         else:
-            (directory / "adapter_model.safetensors").symlink_to(link)
+            matrices = completed(load_file(file), self._shapes())
+            save_file(matrices, directory / "adapter_model.safetensors")
             (directory / "adapter_config.json").write_text(offer.adapter_config)
         return {"directory": str(directory)}
 
+    def _shapes(self) -> Shapes:
+        return shapes_of(self._model, self._model_config.revision)
+
     def _check(self, offer: OfferedWeights) -> None:
-        config = self._model_config
-        is_head_tied = bool(config.hf_config.tie_word_embeddings)
-        own = shapes_of(self._model, config.revision)
-        if problem := difference(offer.shapes, own, is_head_tied=is_head_tied):
+        is_head_tied = bool(self._model_config.hf_config.tie_word_embeddings)
+        if problem := difference(offer.shapes, self._shapes(), is_head_tied=is_head_tied):
             raise ValueError(f"prorl: not the weights of {self._model}: {problem}")
 
     def release(self) -> None:

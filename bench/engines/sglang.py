@@ -32,7 +32,7 @@ CASES: dict[str, tuple[Sampling, int, int, Sequence[int]]] = {
     "temperature 1": (WARM, 300, 64, ()),
     "temperature 0.7": (Sampling(temperature=0.7), 300, 64, ()),
     "temperature 0": (GREEDY, 300, 64, ()),
-    "stop ids": (WARM, 300, 64, range(VOCABULARY - 32, VOCABULARY)),
+    "stop ids": (WARM, 300, 64, [*range(VOCABULARY - 32, VOCABULARY)]),
     "prompts of 1500": (WARM, LONG, 64, ()),
 }
 """Sampling, length of the prompts, tokens of the answers and ids that end them, by case."""

@@ -14,12 +14,13 @@ ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / (ENVIRONMENT or ".venv-sglang") / "bin/python"
 OPTIONS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--dtype", "float32", "--mem-fraction-static", "0.02", "--max-total-tokens", "65536"),
+    *("--dtype", "float32", "--mem-fraction-static", "0.5", "--max-total-tokens", "65536"),
     *("--disable-overlap-schedule", "--disable-cuda-graph", "--enable-metrics"),
     *("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all"),
     *("--lora-backend", "torch_native"),
 )
-"""Options of SGLang that a CPU needs, and those for adapters and metrics."""
+"""Options of SGLang that a CPU needs, and those for adapters and metrics. The share of memory is a
+bound only: other processes take and free theirs while SGLang measures."""
 RESERVED_TOKENS = 6
 """Tokens of its context that SGLang leaves to no call."""
 SGLANG_ENVIRONMENT = {

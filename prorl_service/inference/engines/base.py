@@ -94,7 +94,7 @@ class Intake:
     logprobs_mode: LogprobsMode | None = None
     """Whether its logprobs are of the distribution that it samples from; None: it does not say."""
     takes_seeds: bool = True
-    """False for an engine that a seeded call may end."""
+    """False for an engine that ignores seeds, or that a seeded call may end."""
 
     def require_files(self, url: str) -> None:
         """Raises `BackendRejected` if the engine takes no files."""

@@ -1,9 +1,9 @@
-"""Cost of an agent's action: commands, cells, round trips, starts, many at once, leftovers.
+"""Cost of an agent's action: commands, cells, starts, many at once, leftovers.
 
 The whole takes ten minutes. In the headline, ratios are of medians, theirs over ours;
-`bash_vs_pty_floor_ratio`, `bash_vs_blocking_pty_ratio`, `cold_start_vs_exec_ratio` and
-`uds_vs_tcp_ratio` are the other way round. Plain `_at_64` is the load back to back, `_thinking` the
-other one; `warm_start` is a fork of a running container.
+`bash_vs_pty_floor_ratio`, `bash_vs_blocking_pty_ratio` and `cold_start_vs_exec_ratio` are the
+other way round. Plain `_at_64` is the load back to back, `_thinking` the other one; `warm_start` is
+a fork of a running container.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from bench import frame
-from bench.tools import bash, ipython, many, orphans, sockets, starts
+from bench.tools import bash, ipython, many, orphans, starts
 
 
 def _on_loop(measure: Callable[[bool], Awaitable[frame.Found]]) -> frame.Part:
@@ -28,7 +28,6 @@ PARTS = {
     "orphans": _on_loop(orphans.measure),
     "bash": _on_loop(bash.measure),
     "ipython": _on_loop(ipython.measure),
-    "sockets": _on_loop(sockets.measure),
     "start": _on_loop(starts.measure),
     "many": _on_loop(many.measure),
 }

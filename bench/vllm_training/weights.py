@@ -23,6 +23,7 @@ from bench.frame import Found, Row
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.policy import HeldPolicy
+from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_trl import weights
 from prorl_trl.adapters import adapted_layers, adapter_of
@@ -116,7 +117,7 @@ def _send(client: RolloutClient, model: Any, version: int) -> int:
     policy = weights.PolicyWeights(named, layers, adapter_of(model, tensors))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weights, "SafetensorsFile", noted)
-        weights.send(client, policy, Broadcaster(), after=version - 1)
+        weights.send(client, policy, Broadcaster(), WeightsCopy(), after=version - 1)
     return sent[-1]
 
 

@@ -30,12 +30,12 @@ from prorl_service.schemas import (
     OwnedBackends,
     PolicyClaim,
     PolicyLease,
-    Push,
     Rollout,
     RolloutIds,
     Rollouts,
     Sampling,
     ServiceStatus,
+    StreamedPush,
     SubmitRequest,
     TaskChecks,
     TaskProblem,
@@ -254,12 +254,15 @@ class AsyncRolloutClient(ViewCalls):
         and all that the service has given. Needs a client with a `training`."""
         return await self._send(_push("POST", "/v1/weights", WeightsAt(path=path, after=after)))
 
-    async def stream_weights(self, content: Iterable[Piece], *, after: int = 0) -> WeightsReport:
-        """Sends one safetensors file in pieces, which this client makes in a thread, and the
-        blocking one in its caller's; else like `load_weights`. Retried only if `content` can be
-        iterated again."""
+    async def stream_weights(
+        self, content: Iterable[Piece], *, after: int = 0, base: str = ""
+    ) -> WeightsReport:
+        """Sends one safetensors file, or with `base` a difference, in pieces, which this client
+        makes in a thread, and the blocking one in its caller's; else like `load_weights`. Retried
+        only if `content` can be iterated again."""
         retry_s = 0 if iter(content) is content else None
-        request = _push("PUT", "/v1/weights", params=Push(after=after).model_dump())
+        params = StreamedPush(after=after, base=base).model_dump()
+        request = _push("PUT", "/v1/weights", params=params)
         return await self._send(request, content, retry_s)
 
     # --- the service ------------------------------------------------------------------------------

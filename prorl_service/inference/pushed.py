@@ -23,11 +23,13 @@ class NumberedWeights:
     """Model that the weights belong to; None until an engine has named it."""
 
     def fields(self) -> dict[str, Any]:
-        is_streamed = isinstance(self.source, WeightFile)
+        file = self.source if isinstance(self.source, WeightFile) else None
         return {
             "path": str(self.source.path),
-            "is_streamed": is_streamed,
-            "is_adapter": isinstance(self.source, WeightFile) and self.source.is_adapter,
+            "is_streamed": file is not None,
+            "is_adapter": file is not None and file.is_adapter,
+            "digest": file.digest if file else "",
+            "base": file.base if file else "",
             "is_broadcast": isinstance(self.source, Broadcast),
             "version": self.version,
             "push": self.push,
@@ -41,7 +43,8 @@ class NumberedWeights:
         identity = None if model is None else ModelIdentity(**model)
         source: WeightSource = WeightDirectory(path)
         if fields["is_streamed"]:
-            source = WeightFile(Path(path), fields.get("is_adapter", False))
+            texts = [fields.get(name, "") for name in ("digest", "base")]
+            source = WeightFile(Path(path), fields.get("is_adapter", False), *texts)
         elif fields.get("is_broadcast"):
             source = Broadcast()
         push, training = fields.get("push", ""), fields.get("training")
@@ -76,7 +79,9 @@ class PushedWeights:
     """Refusal that no push was told of."""
 
     def files(self) -> set[str]:
-        return {str(one.source.path) for one in (self.newest, self.offered) if one is not None}
+        sources = [one.source for one in (self.newest, self.offered) if one is not None]
+        differences = {str(one.difference) for one in sources if isinstance(one, WeightFile)}
+        return {str(one.path) for one in sources} | differences
 
     def to_json(self) -> bytes:
         newest, offered = (one and one.fields() for one in (self.newest, self.offered))

@@ -47,9 +47,20 @@ class WeightFile:
 
     path: Path
     is_adapter: bool = False
+    digest: str = ""
+    """SHA-256 of a file that was sent over HTTP, in hexadecimal digits; "" for another."""
+    base: str = ""
+    """Name of the file from which `difference` is one; "" if there is none."""
+
+    @property
+    def difference(self) -> Path:
+        """Path of the difference, which may be missing."""
+        return self.path.with_suffix(".difference")
 
     def __str__(self) -> str:
-        return "a LoRA adapter" if self.is_adapter else "a file"
+        if self.is_adapter:
+            return "a LoRA adapter"
+        return "a difference" if self.base else "a file"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,9 @@
 """Access to a file of weights: opened where the engine can read it, else fetched once per host.
 
 The workers of an engine share one download: the first one fetches it into a file of the temporary
-directory (TMPDIR), which is locked while it is used, and the others wait for it. Plug-ins of
-engines use it; the service does not, and it knows none of the engines.
+directory (TMPDIR), which is locked while it is used, and the others wait for it. A download stays
+open, without a name, as the base of the next one, of which then only the difference is fetched.
+Engines and their plug-ins use it; it knows none of them.
 """
 
 import fcntl
@@ -19,12 +20,18 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import BinaryIO
 
+from prorl_service.utils import differences
+
 SILENCE_S = 60.0
 """Longest time without a byte, the connection's included."""
 ABANDONED_S = 60.0
 """Age of a file after which no engine is just about to lock it."""
 PIECE_BYTES = 4 * 2**20
 PREFIX = "prorl-weights-"
+
+
+DIFFERENCE = ".difference"
+"""Ending of the URL of a difference, after that of the whole file."""
 
 
 class FetchFailed(RuntimeError):
@@ -38,18 +45,62 @@ class Offer:
     size: int
     """Size in bytes."""
     url: str
+    base: str = ""
+    """Name of the file from which a difference is offered, too; "" if none is."""
+
+
+class Fetches:
+    """The fetches of an engine's process, one after the other."""
+
+    def __init__(self) -> None:
+        self._current: Fetch | None = None
+        self._last: Fetch | None = None
+        """Fetch of the last whole model, whose file is the base of differences."""
+
+    def begin(self, offer: Offer) -> None:
+        """Ends the fetch before. Raises `FetchFailed`."""
+        self.end()
+        self._current = Fetch(offer, self._last)
+
+    def file(self) -> BinaryIO:
+        """Returns the file that was offered. Raises `FetchFailed`."""
+        if self._current is None:
+            raise FetchFailed("prorl: no weights were offered")
+        return self._current.file()
+
+    def keep(self) -> None:
+        """Makes the file, whose model is in place, the base of the next."""
+        fetch, self._current = self._current, self._last
+        self.end()
+        if fetch is not None:
+            fetch.keep()
+        self._last = fetch
+
+    def end(self) -> None:
+        """Closes the file that was offered."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
+    def close(self) -> None:
+        self.end()
+        self.keep()
 
 
 class Fetch:
     """Fetch that begins immediately. A download continues in a thread, which `file` waits for."""
 
-    def __init__(self, offer: Offer) -> None:
-        """Raises `FetchFailed` if the file cannot be opened or asked for."""
+    def __init__(self, offer: Offer, before: "Fetch | None" = None) -> None:
+        """`before`: fetch whose file stays open until this one is over. Raises `FetchFailed` if the
+        file cannot be opened or asked for."""
         self._offer = offer
+        self._base: BinaryIO | None = None
+        if before is not None and before._spool and Path(before._offer.path).name == offer.base:
+            self._base = before._file
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._spool: Path | None = None
-        self._file = _shared(offer) or self._spooled()
+        self._file: BinaryIO = _shared(offer) or self._spooled()
 
     def file(self) -> BinaryIO:
         """Returns the whole file. Raises `FetchFailed`."""
@@ -61,12 +112,15 @@ class Fetch:
             raise FetchFailed(f"prorl: weights from {self._offer.url}: {reason}")
         return self._file
 
-    def close(self) -> None:
-        """Removes the download. All workers have opened it by now, and keep it open."""
+    def keep(self) -> None:
+        """Removes the download's name. All workers have opened it by now, and keep it open."""
         if self._thread is not None:
             self._thread.join()
         if self._spool is not None:
             self._spool.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self.keep()
         self._file.close()
 
     def _spooled(self) -> BinaryIO:
@@ -80,13 +134,53 @@ class Fetch:
             self._begin(lambda: fcntl.flock(file, fcntl.LOCK_SH))
         else:
             try:
-                answer = _asked_for(self._offer)
+                work = self._patch(file) or self._download(file)
             except BaseException:
                 self._file = file
                 self.close()
                 raise
-            self._begin(lambda: _download(answer, file))
+            self._begin(work)
         return file
+
+    def _download(self, file: BinaryIO) -> Callable[[], None]:
+        """Asks for the whole file. Raises `FetchFailed`."""
+        offer = self._offer
+        try:
+            answer = _asked_for(offer.url)
+        except OSError as error:
+            raise FetchFailed(
+                f"prorl: {offer.path} is not on this host, and {offer.url} failed: {error}"
+            ) from error
+
+        def work() -> None:
+            _receive(answer, file)
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+        return work
+
+    def _patch(self, file: BinaryIO) -> Callable[[], None] | None:
+        """Asks for a difference; None if there is none from the file that was kept."""
+        base = self._base
+        if base is None:
+            return None
+        try:
+            answer = _asked_for(self._offer.url + DIFFERENCE)
+        except OSError:
+            return None
+
+        def work() -> None:
+            with tempfile.TemporaryFile() as difference:
+                try:
+                    _receive(answer, difference)
+                    difference.seek(0)
+                    file.truncate(0)
+                    differences.apply(base, difference, file)
+                except (OSError, differences.BrokenDifference):
+                    file.truncate(0)  # its size may be right
+                    self._download(file)()
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+        return work
 
     def _begin(self, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -108,24 +202,21 @@ def _shared(offer: Offer) -> BinaryIO | None:
     return None
 
 
-def _asked_for(offer: Offer) -> HTTPResponse:
+def _asked_for(url: str) -> HTTPResponse:
+    """Raises `OSError`."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        answer: HTTPResponse = direct.open(offer.url, timeout=SILENCE_S)
-    except OSError as error:
-        raise FetchFailed(
-            f"prorl: {offer.path} is not on this host, and {offer.url} failed: {error}"
-        ) from error
+    answer: HTTPResponse = direct.open(url, timeout=SILENCE_S)
     return answer
 
 
-def _download(answer: HTTPResponse, file: BinaryIO) -> None:
+def _receive(answer: HTTPResponse, file: BinaryIO) -> None:
+    """Makes what has come, all or a part, the content of the file."""
+    file.seek(0)
     file.truncate(0)
     piece = memoryview(bytearray(PIECE_BYTES))
     with answer:
         while length := answer.readinto(piece):
             file.write(piece[:length])
-    fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def _sweep(directory: Path) -> None:

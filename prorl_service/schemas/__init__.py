@@ -73,6 +73,7 @@ from prorl_service.schemas.service import SandboxCounts as SandboxCounts
 from prorl_service.schemas.service import ServiceBehind as ServiceBehind
 from prorl_service.schemas.service import ServiceStatus as ServiceStatus
 from prorl_service.schemas.service import ShelfStatus as ShelfStatus
+from prorl_service.schemas.service import StreamedPush as StreamedPush
 from prorl_service.schemas.service import TrainingIdentity as TrainingIdentity
 from prorl_service.schemas.service import WeightsAt as WeightsAt
 from prorl_service.schemas.service import WeightsForm as WeightsForm

@@ -175,6 +175,17 @@ class Push(WireModel):
     )
 
 
+class StreamedPush(Push):
+    """Weights in the body of a request."""
+
+    base: str = Field(
+        "",
+        pattern="^([0-9a-f]{64})?$",
+        description="SHA-256 of the newest weights' whole file, if the body is a difference from "
+        "it; empty: the body is a whole file.",
+    )
+
+
 class WeightsAt(Push):
     """Weights at `path`: a safetensors file that the service can read, or a directory of such files
     that the engines can read."""
@@ -216,6 +227,11 @@ class WeightsTerms(WireModel):
     )
     directory: str = Field("", description="Where the service keeps weight files.")
     newest: int = Field(0, description="Newest version that the service knows.")
+    base: str = Field(
+        "",
+        description="SHA-256 of the newest weights' whole file, from which a difference may be "
+        "sent; empty: the service takes whole files alone.",
+    )
     probe: str = Field(
         "",
         description="Name of a file there. A trainer that sees it writes `weights-HEX.partial` (32 "

@@ -32,11 +32,11 @@ from prorl_service.schemas import (
     OwnedBackends,
     PolicyClaim,
     PolicyLease,
-    Push,
     Rollout,
     RolloutIds,
     Rollouts,
     ServiceStatus,
+    StreamedPush,
     StreamForm,
     StreamRequest,
     SubmitRequest,
@@ -359,10 +359,11 @@ async def stream_weights(
     request: Request,
     service: ServiceDep,
     training: PusherHeader,
-    push: Annotated[Push, Query()],
+    push: Annotated[StreamedPush, Query()],
 ) -> WeightsReport:
     """Takes one safetensors file as the body, with the whole model, or with a LoRA adapter whose
-    metadata have PEFT's configuration as `adapter_config`."""
+    metadata have PEFT's configuration as `adapter_config`; or the difference of a whole model from
+    `base`, refused with 412 if the newest weights are others."""
     return await service.backends.weights.load_stream(request.stream(), push, training=training)
 
 

@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from prorl_service import local
+from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.schemas import WeightsForm, WeightsQuery
 from prorl_trl.adapters import adapted_layers, adapter_of
 from prorl_trl.nccl import Broadcaster
@@ -77,6 +78,6 @@ def test_adapters_in_quick_succession_are_sent_alone_until_whole_weights(
         forms = []
         for weights in [alone, alone, alone, whole, alone]:
             forms.append(client.weights_terms(query).form)
-            send(client, weights, Broadcaster())
+            send(client, weights, Broadcaster(), WeightsCopy())
         forms.append(client.weights_terms(query).form)
     assert forms == [WeightsForm.ADAPTER] * 4 + [WeightsForm.MODEL] * 2

@@ -15,6 +15,7 @@ import torch
 
 from prorl_service import neighbours
 from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.schemas import BackendSpec, BackendState, WeightsReport
 from prorl_trl import nccl
 from prorl_trl.nccl import Broadcaster
@@ -54,7 +55,7 @@ class Trainer:
 
     def _send(self, version: int) -> WeightsReport:
         with claiming(self.url) as client:
-            return send(client, PolicyWeights(policy(version)), self._broadcaster)
+            return send(client, PolicyWeights(policy(version)), self._broadcaster, WeightsCopy())
 
 
 def policy(version: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:

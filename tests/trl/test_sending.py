@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.schemas import (
     BackendSpec,
     PolicyClaim,
@@ -34,10 +35,10 @@ class Client(RolloutClient):
         self.ways: list[str] = []
 
     def stream_weights(
-        self, content: Iterable[bytes | memoryview], *, after: int = 0
+        self, content: Iterable[bytes | memoryview], *, after: int = 0, base: str = ""
     ) -> WeightsReport:
-        self.ways.append("http")
-        return super().stream_weights(content, after=after)
+        self.ways.append("difference" if base else "http")
+        return super().stream_weights(content, after=after, base=base)
 
     def load_weights(self, path: str, *, after: int = 0) -> WeightsReport:
         self.ways.append("directory")
@@ -76,7 +77,7 @@ async def url(engine: StubEngine, tmp_path: Path) -> AsyncIterator[str]:
 def send_once(kind: type[Client], url: str) -> Client:
     weights = PolicyWeights({"w": torch.ones(4, 4)})
     with kind(url) as client:
-        send(client, weights, Broadcaster())
+        send(client, weights, Broadcaster(), WeightsCopy())
     return client
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.schemas import (
     ADAPTER_CONFIG,
     WeightsForm,
@@ -127,6 +128,7 @@ class WeightsSender:
         """`directory`: shared with the engines; None sends as the service wants."""
         self._service, self._directory = service, directory
         self._broadcaster = Broadcaster()
+        self._copy = WeightsCopy()
         self._representation = Representation()
 
     def send(self, weights: PolicyWeights, model: Any, *, after: int) -> int:
@@ -136,7 +138,7 @@ class WeightsSender:
             self._representation.check(model, weights.tensors)
         with self._service.client() as client:
             if self._directory is None:
-                report = send(client, weights, self._broadcaster, after=after)
+                report = send(client, weights, self._broadcaster, self._copy, after=after)
             else:
                 report = send_directory(client, weights, self._directory, after=after)
         if report.pending:
@@ -146,11 +148,17 @@ class WeightsSender:
 
 
 def send(
-    client: RolloutClient, weights: PolicyWeights, broadcaster: Broadcaster, *, after: int = 0
+    client: RolloutClient,
+    weights: PolicyWeights,
+    broadcaster: Broadcaster,
+    copy: WeightsCopy,
+    *,
+    after: int = 0,
 ) -> WeightsReport:
     """Sends weights in the form and type that the engines take: by NCCL, as a file in the service's
-    own directory, if this process sees that, or over HTTP. `after`: version of the last ones; 0
-    before the first. Raises `ServiceCallError`."""
+    own directory, if this process sees that, or over HTTP, a whole model then by its difference
+    from the `copy` of the last one. `after`: version of the last ones; 0 before the first. Raises
+    `ServiceCallError`."""
     adapter = weights.adapter
     query = WeightsQuery(nccl=nccl.is_possible())
     if adapter is not None:
@@ -162,7 +170,8 @@ def send(
             logger.info("weights are broadcast by NCCL to %d workers", terms.workers)
         update = nccl.Update(client, after)
         return broadcaster.send(weights.whole_model, _dtype(terms), terms, update)
-    if adapter is not None and terms.form is WeightsForm.ADAPTER:
+    is_alone = adapter is not None and terms.form is WeightsForm.ADAPTER
+    if adapter is not None and is_alone:
         config = {ADAPTER_CONFIG: adapter.config}
         file = SafetensorsFile(weights.whole_adapter, _dtype(terms), config)
     else:
@@ -173,11 +182,13 @@ def send(
     is_shared = is_there and os.access(directory, os.W_OK)
     if is_first:
         whole = f"adapter merged: {terms.reason}" if terms.reason else "whole model"
-        form = "adapter alone" if terms.form is WeightsForm.ADAPTER else whole
+        form = "adapter alone" if is_alone else whole
         way = f"by {directory}" if is_shared else "over HTTP"
         logger.info("weights are sent %s as %s (%s)", way, terms.dtype or "they are", form)
-    if not is_shared:
+    if not is_shared and is_alone:
         return client.stream_weights(file, after=after)
+    if not is_shared:
+        return copy.send(client, file, base=terms.base, after=after)
     path = directory / f"weights-{uuid.uuid4().hex}.partial"
     file.write(path)
     path = path.rename(path.with_suffix(".safetensors"))
@@ -187,7 +198,7 @@ def send(
         if error.http_status != HTTPStatus.GONE:
             raise
     # The service was restarted.
-    return send(client, weights, broadcaster, after=after)
+    return send(client, weights, broadcaster, copy, after=after)
 
 
 def send_directory(

@@ -26,7 +26,7 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from prorl_service.net.fetching import Fetch, Offer
+from prorl_service.net.fetching import Fetches, Offer
 from prorl_service.utils.checkpoint import Shapes, difference, shapes_of
 from prorl_vllm.adapters import install
 
@@ -47,6 +47,7 @@ class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     url: str
     shapes: dict[str, list[int]]
     """Shape of each tensor in the file."""
+    base: str = ""
     adapter: dict[str, str] | None = None
     """`directory` into which a LoRA adapter is put, and its `config`; None for a whole model."""
 
@@ -60,20 +61,21 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
     supports_draft_weight_update = False
-    _fetch: Fetch | None = None
     _adapter: dict[str, str] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._directories: set[str] = set()
+        self._fetches = Fetches()
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Raises `FetchFailed`, and `ValueError` for weights of another model."""
-        self._end_fetch()
+        self._fetches.end()
         if init_info.adapter is None:
             self._check(init_info.shapes)
         self._adapter = init_info.adapter
-        self._fetch = Fetch(Offer(init_info.path, init_info.size, init_info.url))
+        offer = Offer(init_info.path, init_info.size, init_info.url, init_info.base)
+        self._fetches.begin(offer)
 
     def _check(self, shapes: Shapes) -> None:
         if (
@@ -100,17 +102,16 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Raises `FetchFailed`, and what vLLM raises for weights that are not the model's."""
-        if self._fetch is None:
-            raise RuntimeError("no weights were offered by /init_weight_transfer_engine")
         try:
-            file = self._fetch.file()
+            file = self._fetches.file()
             if self._adapter is None:
                 self._load(file)
+                self._fetches.keep()
             else:
                 install(file, Path(self._adapter["directory"]), self._adapter["config"])
                 self._directories.add(self._adapter["directory"])
         finally:
-            self._end_fetch()
+            self._fetches.end()
 
     def _load(self, file: BinaryIO) -> None:
         with safe_open(f"/proc/self/fd/{file.fileno()}", "pt") as weights:
@@ -125,14 +126,9 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
         """Does nothing: the service offers a file. vLLM up to 0.27 wants it defined."""
 
     def shutdown(self) -> None:
-        self._end_fetch()
+        self._fetches.close()
         for directory in self._directories:
             shutil.rmtree(directory, ignore_errors=True)
-
-    def _end_fetch(self) -> None:
-        if self._fetch is not None:
-            self._fetch.close()
-            self._fetch = None
 
 
 def load(model: Any, model_config: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:

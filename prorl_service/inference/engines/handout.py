@@ -5,6 +5,7 @@ serves nothing else, in particular nothing of the service's API.
 """
 
 import asyncio
+import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +18,8 @@ from urllib.parse import urlsplit
 from prorl_service.errors import BackendUnavailable
 from prorl_service.inference import tensor_file
 from prorl_service.inference.engines.http import Progress
+from prorl_service.inference.sources import WeightFile
+from prorl_service.net.fetching import DIFFERENCE
 from prorl_service.utils.tasks import TaskOwner
 
 T = TypeVar("T")
@@ -36,9 +39,10 @@ NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r
 class OfferedFile:
     """One file, for one engine."""
 
-    path: Path
+    files: dict[str, Path]
+    """Whole file and, under the route that ends with `DIFFERENCE`, a difference, keyed by route."""
     size: int
-    """Size in bytes."""
+    """Size of the whole file in bytes."""
     on_progress: Progress
     url: str = ""
     transfers: TaskOwner = field(default_factory=TaskOwner)
@@ -48,19 +52,19 @@ class OfferedFile:
     failure: OSError | None = None
     """Reason why the last transfer broke off."""
 
-    def info(self) -> dict[str, Any]:
-        """Returns what the engine needs to fetch the file, or to open it."""
-        return {"path": str(self.path), "size": self.size, "url": self.url}
-
 
 @asynccontextmanager
-async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIterator[OfferedFile]:
-    """Offers `path` until the context is left. Raises `OSError`."""
-    offer = OfferedFile(path, (await asyncio.to_thread(path.stat)).st_size, on_progress)
+async def offered(
+    path: Path, engine_url: str, on_progress: Progress, difference: Path | None = None
+) -> AsyncIterator[OfferedFile]:
+    """Offers `path`, and a difference if there is one, until the context is left. Raises
+    `OSError`."""
     route = f"/{secrets.token_urlsafe(32)}"
+    files = {route: path} | ({} if difference is None else {route + DIFFERENCE: difference})
+    offer = OfferedFile(files, (await asyncio.to_thread(path.stat)).st_size, on_progress)
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        offer.transfers.run_once(_answer(reader, writer, route, offer), name=f"transfer of {path}")
+        offer.transfers.run_once(_answer(reader, writer, offer), name=f"transfer of {path}")
 
     own_host = await _address_towards(engine_url)
     server = await asyncio.start_server(connected, own_host, 0, limit=MAX_HEAD_BYTES)
@@ -75,19 +79,24 @@ async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIt
 
 
 async def handed_out(
-    path: Path, engine_url: str, on_progress: Progress, take: Callable[[OfferedFile], Awaitable[T]]
+    file: WeightFile,
+    engine_url: str,
+    on_progress: Progress,
+    take: Callable[[dict[str, Any]], Awaitable[T]],
 ) -> T:
-    """Offers `path` while `take` has the engine fetch it, and returns what that returns. Raises
-    `BackendError`."""
+    """Offers `file` while `take` has the engine fetch it, and returns what that returns. `take`
+    gets what the engine needs to fetch the file, or to open it. Raises `BackendError`."""
+    difference = file.difference if file.base else None
     try:
-        async with offered(path, engine_url, on_progress) as offer:
-            taken = await take(offer)
+        async with offered(file.path, engine_url, on_progress, difference) as offer:
+            info = {"path": str(file.path), "size": offer.size, "url": offer.url, "base": file.base}
+            taken = await take(info)
             await offer.transfers.drain()
             if offer.failure is not None:
                 raise BackendUnavailable(f"{engine_url} took no weights: {offer.failure}")
             return taken
     except OSError as error:
-        raise tensor_file.unreadable(path, error) from error
+        raise tensor_file.unreadable(file.path, error) from error
 
 
 async def _address_towards(engine_url: str) -> str:
@@ -103,15 +112,16 @@ async def _address_towards(engine_url: str) -> str:
 
 
 async def _answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, route: str, offer: OfferedFile
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, offer: OfferedFile
 ) -> None:
     try:
-        asked_for = await _asked_for(reader)
-        if secrets.compare_digest(asked_for.encode(), route.encode()):
-            await _send(offer, writer)
-            offer.served += 1
-        else:
-            writer.write(NOT_FOUND)
+        asked_for = (await _asked_for(reader)).encode()
+        for route, path in offer.files.items():
+            if secrets.compare_digest(asked_for, route.encode()):
+                await _send(path, writer, offer.on_progress)
+                offer.served += 1
+                return
+        writer.write(NOT_FOUND)
     except OSError as error:
         offer.failure = error
     finally:
@@ -129,10 +139,10 @@ async def _asked_for(reader: asyncio.StreamReader) -> str:
     return rest.partition(" ")[0] if method == "GET" else ""
 
 
-async def _send(offer: OfferedFile, writer: asyncio.StreamWriter) -> None:
-    writer.write(FOUND % offer.size)
-    with offer.path.open("rb") as file:  # uvloop has no sendfile
+async def _send(path: Path, writer: asyncio.StreamWriter, on_progress: Progress) -> None:
+    with path.open("rb") as file:  # uvloop has no sendfile
+        writer.write(FOUND % os.fstat(file.fileno()).st_size)
         while part := await asyncio.to_thread(file.read, PART_BYTES):
             writer.write(part)
             await writer.drain()
-            offer.on_progress()
+            on_progress()

@@ -31,5 +31,5 @@ class ReferenceEngine(VllmRoutes):
         if isinstance(source, Broadcast):
             raise BackendRejected(f"{self.http.url} takes no broadcasts")
         if isinstance(source, WeightFile):
-            return FetchFile(self, source.path)
+            return FetchFile(self, source)
         return Reload(self, source)

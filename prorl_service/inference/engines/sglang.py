@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import orjson
@@ -31,11 +30,12 @@ from prorl_service.inference.engines.base import (
     Progress,
     Transfer,
     WeightDirectory,
+    WeightFile,
     WeightSource,
     checked,
     require,
 )
-from prorl_service.inference.engines.handout import OfferedFile, handed_out
+from prorl_service.inference.engines.handout import handed_out
 from prorl_service.inference.engines.http import EngineHttp, NotOffered
 from prorl_service.inference.engines.versions import expanded, version_of
 from prorl_service.neighbours import neighbours
@@ -194,13 +194,13 @@ class SglangEngine(Engine):
             whole = await asyncio.to_thread(source.only_file)
             if whole is None or intake.needs_for_files:
                 return Reload(self, info, source.path)
-            return FetchModel(self, info, whole)
+            return FetchModel(self, info, WeightFile(whole))
         intake.require_files(self.http.url)
         if not source.is_adapter:
-            return FetchModel(self, info, source.path)
+            return FetchModel(self, info, source)
         if intake.max_lora_rank == 0:
             raise BackendRejected(f"{self.http.url} takes no LoRA adapters", hint=NO_ADAPTERS)
-        return FetchAdapter(self, info, source.path)
+        return FetchAdapter(self, info, source)
 
 
 class SglangTransfer(Transfer):
@@ -240,21 +240,21 @@ class Reload(SglangTransfer):
 class FetchModel(SglangTransfer):
     """Has our plug-in fetch the file of a whole model, while the engine samples."""
 
-    def __init__(self, engine: SglangEngine, info: EngineInfo, path: Path) -> None:
+    def __init__(self, engine: SglangEngine, info: EngineInfo, file: WeightFile) -> None:
         super().__init__(engine, info)
-        self._path = path
+        self._file = file
         self._directory = ""
 
     async def prepare(self, on_progress: Progress) -> None:
-        header = await asyncio.to_thread(tensor_file.read, self._path)
+        header = await asyncio.to_thread(tensor_file.read, self._file.path)
         more = {"shapes": header.shapes, "adapter_config": header.adapter_config}
 
-        async def take(offer: OfferedFile) -> str:
+        async def take(offer: Mapping[str, Any]) -> str:
             return await self._http.ask(
-                "POST", f"{PLUGIN}/fetch", _read_directory, json={**offer.info(), **more}
+                "POST", f"{PLUGIN}/fetch", _read_directory, json={**offer, **more}
             )
 
-        self._directory = await handed_out(self._path, self._http.url, on_progress, take)
+        self._directory = await handed_out(self._file, self._http.url, on_progress, take)
 
     async def swap(self, version: int) -> None:
         await self._put(version)

@@ -23,6 +23,7 @@ from prorl_service.inference.engines.base import (
     PauseMode,
     Transfer,
     WeightDirectory,
+    WeightFile,
     WeightSource,
 )
 from prorl_service.inference.engines.http import EngineHttp, NotOffered
@@ -206,15 +207,15 @@ class VllmEngine(VllmRoutes):
             whole = await asyncio.to_thread(source.only_file)
             if whole is None or not self._has_plugin:
                 return Reload(self, source)
-            return PluginFetch(self, whole)
+            return PluginFetch(self, WeightFile(whole))
         if isinstance(source, Broadcast):
             return Receive(self, source)
         intake.require_files(self.http.url)
         if not source.is_adapter:
-            return PluginFetch(self, source.path)
+            return PluginFetch(self, source)
         if intake.max_lora_rank == 0:
             raise BackendRejected(f"{self.http.url} takes no LoRA adapters", hint=NO_ADAPTERS)
-        return FetchAdapter(self, source.path, info.adapters)
+        return FetchAdapter(self, source, info.adapters)
 
     async def join_group(self, init_info: Mapping[str, Any]) -> None:
         await self.http.tell("/init_weight_transfer_engine", {"init_info": init_info})

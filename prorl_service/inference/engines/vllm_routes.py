@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -26,10 +25,11 @@ from prorl_service.inference.engines.base import (
     Progress,
     Transfer,
     WeightDirectory,
+    WeightFile,
     checked,
     require,
 )
-from prorl_service.inference.engines.handout import OfferedFile, handed_out
+from prorl_service.inference.engines.handout import handed_out
 from prorl_service.inference.engines.versions import expanded, version_of
 
 GENERATE = "/inference/v1/generate"
@@ -147,19 +147,19 @@ class Reload(VllmTransfer):
 class FetchFile(VllmTransfer):
     """Has the engine fetch a file while it samples, or open it."""
 
-    def __init__(self, engine: VllmRoutes, path: Path) -> None:
+    def __init__(self, engine: VllmRoutes, file: WeightFile) -> None:
         super().__init__(engine)
-        self._path = path
+        self._file = file
 
     async def prepare(self, on_progress: Progress) -> None:
-        header = await asyncio.to_thread(tensor_file.read, self._path)
+        header = await asyncio.to_thread(tensor_file.read, self._file.path)
         more = self._info_of(header)
 
-        async def take(offer: OfferedFile) -> None:
-            body = {"init_info": {**offer.info(), **more}}
+        async def take(offer: Mapping[str, Any]) -> None:
+            body = {"init_info": {**offer, **more}}
             await self._http.tell("/init_weight_transfer_engine", body)
 
-        await handed_out(self._path, self._http.url, on_progress, take)
+        await handed_out(self._file, self._http.url, on_progress, take)
 
     def _info_of(self, header: tensor_file.Header) -> dict[str, Any]:
         """Returns what the engine needs to know before it fetches."""

@@ -5,11 +5,15 @@ import asyncio
 import re
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
-from prorl_service.inference.engines.base import ADAPTER_PREFIX, Broadcast, Progress
+from prorl_service.inference.engines.base import (
+    ADAPTER_PREFIX,
+    Broadcast,
+    Progress,
+    WeightFile,
+)
 from prorl_service.inference.engines.vllm_routes import FetchFile, VllmRoutes, VllmTransfer
 from prorl_service.inference.tensor_file import Header
 
@@ -44,9 +48,9 @@ class FetchAdapter(PluginFetch):
     the route's `load_inplace` are read again at every step.)
     """
 
-    def __init__(self, engine: VllmRoutes, path: Path, loaded: Mapping[str, str]) -> None:
+    def __init__(self, engine: VllmRoutes, file: WeightFile, loaded: Mapping[str, str]) -> None:
         """`loaded`: directories of our adapters in the engine, keyed by name."""
-        super().__init__(engine, path)
+        super().__init__(engine, file)
         self._loaded = loaded
         self._directory = ""
 

@@ -41,6 +41,7 @@ from prorl_service.inference.reference_engine.protocol import (
     error_body,
 )
 from prorl_service.net.bearer import RequireBearer
+from prorl_service.net.fetching import FetchFailed
 from prorl_service.net.origins import RefuseForeignPages
 
 router = APIRouter()
@@ -196,8 +197,8 @@ async def init_weight_transfer_engine(
     engine.update = None  # a refused file ends the update
     update = WeightUpdate(engine.served)
     try:
-        await asyncio.to_thread(update.fetch, init_info.path, init_info.size, init_info.url)
-    except OSError as error:
+        await asyncio.to_thread(update.fetch, init_info.offer())
+    except FetchFailed as error:
         raise RefusedRequest(f"The weights did not arrive: {error}") from error
     engine.update = update
     return {"message": "Weights fetched"}
@@ -242,6 +243,7 @@ def create_app(engine: EngineState, callers: Callers, on_death: Callable[[], Non
         yield
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
+        engine.served.fetches.close()
 
     app = FastAPI(title="ProRL reference engine", lifespan=lifespan)
     app.state.engine = engine

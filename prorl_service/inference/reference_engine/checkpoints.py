@@ -7,9 +7,6 @@ once, by the copy.
 
 import json
 import math
-import shutil
-import tempfile
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,12 +14,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
+from prorl_service.net.fetching import Fetches, Offer
 from prorl_service.schemas import ADAPTER_CONFIG
 
 MAX_REPORTED = 5
-SILENCE_S = 60.0
-"""Longest time without a byte of a file that is fetched."""
-NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class UnfitCheckpoint(Exception):
@@ -37,6 +32,7 @@ class Served:
         """The model's parameters, keyed by name; an adapter is merged into them."""
         self._base: dict[str, torch.Tensor] = {}
         """Copies of the base model's parameters that have an adapter merged in."""
+        self.fetches = Fetches()
 
     @property
     def has_adapter(self) -> bool:
@@ -70,6 +66,7 @@ class WeightUpdate:
         self._parameters = served.parameters
         self._tensors: dict[str, torch.Tensor] = {}
         self._changes: dict[str, torch.Tensor] = {}
+        self._is_fetched = False
 
     def add_directory(self, directory: Path) -> None:
         """Adds all files of a whole checkpoint. Raises `UnfitCheckpoint`."""
@@ -79,19 +76,13 @@ class WeightUpdate:
             self.add(file)
         self.check_complete()
 
-    def fetch(self, path: Path, size: int, url: str) -> None:
-        """Adds the whole file at `path`, of `size` bytes, if this host shares its file system, else
-        what `url` has. Raises `OSError`, `UnfitCheckpoint`."""
-        with tempfile.NamedTemporaryFile(suffix=".safetensors") as copy:
-            if not _has_size(path, size):
-                with NO_PROXY.open(url, timeout=SILENCE_S) as answer:
-                    shutil.copyfileobj(answer, copy)
-                copy.flush()
-                path = Path(copy.name)
-                if not _has_size(path, size):
-                    raise OSError(f"{path.stat().st_size} of {size} bytes")
-            self.add(path)
+    def fetch(self, offer: Offer) -> None:
+        """Adds the file that is offered. Raises `FetchFailed`, `UnfitCheckpoint`."""
+        fetches = self._served.fetches
+        fetches.begin(offer)
+        self.add(Path(f"/proc/self/fd/{fetches.file().fileno()}"))
         self.check_complete()
+        self._is_fetched = True
 
     def add(self, file: Path) -> None:
         """Raises `UnfitCheckpoint` unless every tensor in `file` fits one of the model's."""
@@ -149,6 +140,8 @@ class WeightUpdate:
             self._served.adapt(self._changes)
         else:
             self._served.replace(self._tensors)
+            if self._is_fetched:
+                self._served.fetches.keep()
 
     def _problem(self, name: str, tensor: torch.Tensor) -> str | None:
         if name not in self._parameters:
@@ -159,13 +152,6 @@ class WeightUpdate:
             return f"{name} is {tensor.dtype}, not a floating-point type"
         shape, expected = list(tensor.shape), list(self._parameters[name].shape)
         return None if shape == expected else f"{name} is {shape}, not {expected}"
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
 
 
 def _scale(adapter_config: str) -> float:

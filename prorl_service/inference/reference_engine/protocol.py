@@ -7,7 +7,6 @@ rollouts of a policy other than the one asked for.
 import time
 import uuid
 from itertools import groupby
-from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.inference.reference_engine.batcher import Sequence
 from prorl_service.inference.reference_engine.sampling import DrawParams
+from prorl_service.net.fetching import Offer
 
 TokenId = Annotated[int, Field(ge=0)]
 
@@ -117,9 +117,13 @@ class GenerateBody(_Strict):
 class FileToFetch(BaseModel):
     """A file under a name that no other file has; what else vLLM's plug-in is told is ignored."""
 
-    path: Path
+    path: str
     size: int
     url: str = Field(pattern="^https?://")
+    base: str = ""
+
+    def offer(self) -> Offer:
+        return Offer(self.path, self.size, self.url, self.base)
 
 
 def _usage(sequence: Sequence) -> dict[str, Any]:

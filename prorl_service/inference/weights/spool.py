@@ -4,19 +4,23 @@ import asyncio
 import os
 import re
 import uuid
-from collections.abc import AsyncIterable, Callable, Collection
-from contextlib import suppress
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.inference import tensor_file
 from prorl_service.inference.sources import WeightFile, WeightSource
+from prorl_service.utils import differences
 
 P = ParamSpec("P")
 Done = TypeVar("Done")
 
-OWN_FILE = re.compile(r"(weights-[0-9a-f]{32}\.(partial|safetensors)|probe-[0-9a-f]{32})")
+OWN_FILE = re.compile(
+    r"(weights-[0-9a-f]{32}\.(partial|safetensors|difference)|probe-[0-9a-f]{32})"
+)
 """Names of files that a spool, or a trainer in it, made; the spool may remove them."""
 WRITE_BYTES = 4 * 2**20
 """Size of the pieces in which an upload is written to disk: each costs a switch of threads."""
@@ -35,12 +39,22 @@ class WeightsNotKept(ProRLError):
     status = 507
 
 
+class DifferenceUnusable(InvalidRequest):
+    """A difference does not lead from weights that the service has to what it says."""
+
+    status = 412
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the difference cannot be used: {reason}", hint="send the whole file")
+
+
 class WeightSpool:
     """Weights on local disk, one safetensors file each, sent over HTTP or written by trainers that
     see the directory.
 
-    A file gets its final name when it is complete, so a broken upload is never used. The caller
-    removes files that are no longer needed; other files in the directory are left alone.
+    A file gets its final name when it is complete, so a broken upload is never used. A difference
+    is kept next to the whole file that it led to. The caller removes files that are no longer
+    needed; other files in the directory are left alone.
     """
 
     def __init__(self, directory: Path, *, silence_s: float) -> None:
@@ -68,27 +82,43 @@ class WeightSpool:
         """Writes an upload to a file, not yet safe from a power cut; see `sync`. Raises
         `UploadStalled`, `WeightsNotKept`, `WeightsRejected`, and what `chunks` raises; nothing is
         kept then."""
-        partial = self.directory / f"weights-{uuid.uuid4().hex}.partial"
-        file = await self._on_disk(_create, partial)
-        try:
-            try:
-                received, piece, check = 0, bytearray(), tensor_file.TensorCheck()
-                upload = aiter(chunks)
-                while (chunk := await self._next(upload, received)) is not None:
-                    received += len(chunk)
-                    piece += chunk
-                    if len(piece) >= WRITE_BYTES:
-                        await self._on_disk(_write, file, piece, check)
-                        piece = bytearray()
-                await self._on_disk(_write, file, piece, check)
-                header = check.end()
-            finally:
-                await self._on_disk(file.close)
+        partial, check, digest = self._new(), tensor_file.TensorCheck(), sha256()
+        async with _removed_on_failure(partial):
+            await self._write(partial, chunks, check.add, digest.update)
+            header = check.end()
             path = await self._on_disk(partial.rename, partial.with_suffix(".safetensors"))
-            return WeightFile(path, header.is_adapter)
-        except BaseException:
-            await asyncio.to_thread(partial.unlink, missing_ok=True)
-            raise
+            return WeightFile(path, header.is_adapter, digest.hexdigest())
+
+    async def receive_difference(
+        self, chunks: AsyncIterable[bytes], base: WeightFile
+    ) -> WeightFile:
+        """Writes an upload, and the file to which it leads from `base`. Raises like `receive`, and
+        `DifferenceUnusable`."""
+        partial = self._new()
+        difference = partial.with_suffix(".difference")
+        async with _removed_on_failure(partial, difference):
+            await self._write(difference, chunks)
+            return await self._on_disk(_patch, base, difference, partial)
+
+    def _new(self) -> Path:
+        return self.directory / f"weights-{uuid.uuid4().hex}.partial"
+
+    async def _write(
+        self, path: Path, chunks: AsyncIterable[bytes], *readers: Callable[[bytearray], None]
+    ) -> None:
+        """Writes an upload to a new file. `readers`: called with each piece before."""
+        file = await self._on_disk(_create, path)
+        try:
+            received, piece, upload = 0, bytearray(), aiter(chunks)
+            while (chunk := await self._next(upload, received)) is not None:
+                received += len(chunk)
+                piece += chunk
+                if len(piece) >= WRITE_BYTES:
+                    await self._on_disk(_add, file, piece, readers)
+                    piece = bytearray()
+            await self._on_disk(_add, file, piece, readers)
+        finally:
+            await self._on_disk(file.close)
 
     async def sync(self, source: WeightSource) -> None:
         """Returns once `source`, if a file, survives a power cut. Raises `WeightsNotKept`."""
@@ -125,7 +155,19 @@ class WeightSpool:
             and source.path.parent == self.directory
             and OWN_FILE.fullmatch(source.path.name)
         ):
-            await asyncio.to_thread(source.path.unlink, missing_ok=True)
+            for path in (source.path, source.difference):
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+
+
+@asynccontextmanager
+async def _removed_on_failure(*paths: Path) -> AsyncIterator[None]:
+    try:
+        yield
+    except BaseException:
+        for path in paths:
+            with suppress(OSError):
+                await asyncio.to_thread(path.unlink)
+        raise
 
 
 def _create(path: Path) -> BinaryIO:
@@ -133,9 +175,28 @@ def _create(path: Path) -> BinaryIO:
     return path.open("xb")
 
 
-def _write(file: BinaryIO, piece: bytearray, check: tensor_file.TensorCheck) -> None:
-    check.add(piece)
+def _add(file: BinaryIO, piece: bytearray, readers: Iterable[Callable[[bytearray], None]]) -> None:
+    for read in readers:
+        read(piece)
     file.write(piece)
+
+
+def _patch(base: WeightFile, difference: Path, partial: Path) -> WeightFile:
+    """Raises `DifferenceUnusable`, `WeightsRejected`, `OSError`."""
+    try:
+        with (
+            base.path.open("rb") as old,
+            difference.open("rb") as changes,
+            partial.open("xb") as new,
+        ):
+            digest = differences.apply(old, changes, new)
+    except FileNotFoundError:
+        raise DifferenceUnusable("its base is gone") from None
+    except differences.BrokenDifference as error:
+        raise DifferenceUnusable(str(error)) from None
+    tensor_file.check(partial)
+    path = partial.rename(partial.with_suffix(".safetensors"))
+    return WeightFile(path, digest=digest, base=base.path.name)
 
 
 def _sync(path: Path) -> None:

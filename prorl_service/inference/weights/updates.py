@@ -18,13 +18,19 @@ from prorl_service.inference.member import AwaitsWeights, PoolMember
 from prorl_service.inference.model import ModelIdentity, OtherModel
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pushed import NumberedWeights, PushedWeights, RefusedWeights
-from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightSource
+from prorl_service.inference.sources import (
+    Broadcast,
+    WeightDirectory,
+    WeightFile,
+    WeightSource,
+)
 from prorl_service.inference.weights import nccl
 from prorl_service.inference.weights.nccl import GroupGone, NcclGroup
-from prorl_service.inference.weights.spool import WeightSpool
+from prorl_service.inference.weights.spool import DifferenceUnusable, WeightSpool
 from prorl_service.schemas import (
     BackendState,
     Push,
+    StreamedPush,
     WeightsForm,
     WeightsQuery,
     WeightsReport,
@@ -96,12 +102,28 @@ class WeightUpdates:
         *,
         training: str | None = None,
     ) -> WeightsReport:
-        """Loads the tensors of one safetensors file. Raises like `load`, and `UploadStalled`,
-        `WeightsNotKept`."""
+        """Loads the tensors of one safetensors file, or of that to which a difference leads. Raises
+        like `load`, and `UploadStalled`, `WeightsNotKept`, `DifferenceUnusable`."""
         self._check_owner(training)  # before gigabytes arrive
         await self._tell_refusal()
-        file = await self._spool.receive(chunks)  # without the lock: an upload may stall
+        # Without the lock: an upload may stall.
+        if not isinstance(push, StreamedPush) or not push.base:
+            file = await self._spool.receive(chunks)
+        else:
+            async with self._lock:
+                if (known := self._told_of(push)) is not None:
+                    return known
+                base = self._base
+            if base is None or base.digest != push.base:
+                raise DifferenceUnusable("its base is not the newest weights")
+            file = await self._spool.receive_difference(chunks, base)
         return await self.load(file, push, training=training)
+
+    @property
+    def _base(self) -> WeightFile | None:
+        """File from which a difference may lead to the next weights."""
+        source = None if self.wanted is None else self.wanted.source
+        return source if isinstance(source, WeightFile) and not source.is_adapter else None
 
     async def terms(self, query: WeightsQuery) -> WeightsTerms:
         """Returns form, type and way of a trainer's weights, and where it may leave files. Raises
@@ -109,7 +131,8 @@ class WeightUpdates:
         agreed = await agreed_terms(self._within_reach(), self._group, query)
         place = {"directory": str(self._spool.directory), "probe": self._spool.probe}
         newest = 0 if self.newest is None else self.newest.version
-        return agreed.model_copy(update=place | {"newest": newest})
+        base = "" if self._base is None else self._base.digest
+        return agreed.model_copy(update=place | {"newest": newest, "base": base})
 
     async def open_group(self, init_info: Mapping[str, Any]) -> NcclGroup:
         """Has all engines join a trainer's NCCL group. Raises like `nccl.open_group`."""
@@ -167,8 +190,8 @@ class WeightUpdates:
             before, began_at = self.pushed, time.monotonic()
             try:
                 self._check_owner(training)
-                if self.wanted is not None and self.wanted.push == push.push:
-                    return self._report(self.wanted)  # the answer was lost
+                if (known := self._told_of(push)) is not None:
+                    return known
                 await self._tell_refusal()
                 weights.version = self._next_version(push.after)
                 weights.training = self._owner.training_id if training else None
@@ -178,6 +201,11 @@ class WeightUpdates:
                 return report
             finally:
                 await self._remove(before.newest, before.offered, weights)
+
+    def _told_of(self, push: Push) -> WeightsReport | None:
+        """Returns the report of a push whose answer was lost; None for a new one."""
+        wanted = self.wanted
+        return self._report(wanted) if wanted and wanted.push == push.push else None
 
     def _report(self, weights: NumberedWeights) -> WeightsReport:
         members = self._members.values()

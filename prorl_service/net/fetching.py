@@ -69,12 +69,10 @@ class Fetches:
         return self._current.file()
 
     def keep(self) -> None:
-        """Makes the file, whose model is in place, the base of the next."""
+        """Makes a download, whose model is in place, the base of the next."""
         fetch, self._current = self._current, self._last
         self.end()
-        if fetch is not None:
-            fetch.keep()
-        self._last = fetch
+        self._last = fetch if fetch is not None and fetch.keep() else None
 
     def end(self) -> None:
         """Closes the file that was offered."""
@@ -95,7 +93,7 @@ class Fetch:
         file cannot be opened or asked for."""
         self._offer = offer
         self._base: BinaryIO | None = None
-        if before is not None and before._spool and Path(before._offer.path).name == offer.base:
+        if before is not None and Path(before._offer.path).name == offer.base:
             self._base = before._file
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
@@ -112,12 +110,16 @@ class Fetch:
             raise FetchFailed(f"prorl: weights from {self._offer.url}: {reason}")
         return self._file
 
-    def keep(self) -> None:
-        """Removes the download's name. All workers have opened it by now, and keep it open."""
+    def keep(self) -> bool:
+        """Removes the download's name. All workers have opened it by now, and keep it open. Closes
+        the service's own file and returns False: to keep that would fill the service's disk."""
         if self._thread is not None:
             self._thread.join()
-        if self._spool is not None:
+        if self._spool is None:
+            self._file.close()
+        else:
             self._spool.unlink(missing_ok=True)
+        return self._spool is not None
 
     def close(self) -> None:
         self.keep()

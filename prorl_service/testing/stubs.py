@@ -5,6 +5,7 @@ Not used by the service itself.
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from prorl_service.inference.engines.logprobs import PROCESSED
 from prorl_service.inference.engines.reference import OWNER
 from prorl_service.inference.engines.versions import NEVER_UPDATED
 from prorl_service.inference.engines.vllm_routes import GENERATE
+from prorl_service.net.fetching import Fetches, Offer
 from prorl_service.testing.loopback import Handler, Loopback
 
 
@@ -78,8 +80,8 @@ class StubEngine(Loopback):
     refuses calls whose prompt and `max_tokens` together exceed `max_model_len`. `weights` are the
     values of the file, or the directory, that it was given last, b"" at first. With
     `refuses_weights` it refuses weights like the reference engine; `update_latency_s` delays
-    updates. With an `api_key` it refuses calls without the key, except to `/health`;
-    `authorizations` are the headers seen.
+    updates; with `is_elsewhere` it shares no file system with the service. With an `api_key` it
+    refuses calls without the key, except to `/health`; `authorizations` are the headers seen.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class StubEngine(Loopback):
         self.api_key: str | None = None
         self.authorizations: set[str | None] = set()
         self.refuses_weights = False
+        self.is_elsewhere = False
         self.weights: bytes | str = b""
         self.version: int | None = None
         self.model_id = "stub"
@@ -112,10 +115,15 @@ class StubEngine(Loopback):
         self._answer_to = answer
         self._max_model_len = max_model_len
         self._fetched = b""
+        self._fetches = Fetches()
         self._running = asyncio.Event()
         self._running.set()
         self._is_lent = False
         self._sampling: set[asyncio.Future[None]] = set()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await super().__aexit__(*exc_info)
+        self._fetches.close()
 
     def lend(self) -> None:
         """Fails calls as lent, like a gateway to a trainer's engines while it trains."""
@@ -129,6 +137,7 @@ class StubEngine(Loopback):
     def restart(self) -> None:
         """Serves as after a crash, with its initial weights."""
         self.version, self.weights = None, b""
+        self._fetches.close()
         self._running.set()
 
     def routes(self) -> Mapping[str, Handler]:
@@ -191,13 +200,20 @@ class StubEngine(Loopback):
         if self.refuses_weights:
             await asyncio.sleep(self.update_latency_s)
             return refusal(400, kind=WEIGHTS_REJECTED)
-        path = Path((await request.json())["init_info"]["path"])
-        self._fetched = await asyncio.to_thread(path.read_bytes)
+        info = (await request.json())["init_info"]
+        path = Path("/elsewhere", Path(info["path"]).name) if self.is_elsewhere else info["path"]
+        offer = Offer(str(path), info["size"], info["url"], info["base"])
+        self._fetched = await asyncio.to_thread(self._read, offer)
         return JSONResponse({})
+
+    def _read(self, offer: Offer) -> bytes:
+        self._fetches.begin(offer)
+        return os.pread(self._fetches.file().fileno(), offer.size, 0)
 
     async def _update_weights(self, request: Request) -> Response:
         await asyncio.sleep(self.update_latency_s)
         self.weights = self._fetched[8 + int.from_bytes(self._fetched[:8], "little") :]
+        self._fetches.keep()
         return JSONResponse({})
 
     async def _collective_rpc(self, request: Request) -> Response:

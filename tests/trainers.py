@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.schemas import PolicyClaim, TrainingIdentity
+from prorl_service.testing import safetensors
 
 
 def training(name: str = "training", process: str = "1") -> TrainingIdentity:
@@ -15,6 +17,19 @@ def training(name: str = "training", process: str = "1") -> TrainingIdentity:
 
 
 DEFAULT = training()
+
+
+class Content:
+    """A file of weights with these values."""
+
+    def __init__(self, values: bytes) -> None:
+        self.file = safetensors(values)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.file
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(self.file)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.errors import ProRLError
-from prorl_service.schemas import Blame, Rollout, RolloutState
+from prorl_service.schemas import Blame, Rollout, RolloutState, WeightsQuery
 from tests.faults.processes import (
     WAIT_S,
     Traces,
@@ -24,7 +26,7 @@ from tests.faults.processes import (
     stub_engine,
 )
 from tests.rollouts.journals import rollout_states
-from tests.trainers import trainer
+from tests.trainers import Content, trainer
 
 pytestmark = pytest.mark.processes
 
@@ -195,6 +197,32 @@ def test_the_newest_weights_outlive_the_service(tiny_model: Path, tmp_path: Path
     assert ended.state is RolloutState.DONE
     assert ended.trajectory is not None
     assert set(ended.trajectory.segments[0].policy_versions) <= {3, -1}
+
+
+def test_a_push_whose_service_was_killed_while_it_applied_the_difference_is_made_again(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    port, copy = port_to_come_back_to(), WeightsCopy()
+    old, new = bytes(2**27), b"new" + bytes(2**27 - 3)
+    directory = tmp_path / "journal.sqlite.weights"
+    with (
+        stub_engine(tiny_model) as engine,
+        ThreadPoolExecutor(1) as other,
+        service([engine.url], tmp_path, port=port) as running,
+        trainer(running.url) as client,
+    ):
+        copy.send(client, Content(old), base="", after=0)
+        base = client.weights_terms(WeightsQuery()).base
+        push = other.submit(copy.send, client, Content(new), base=base, after=1)
+        while not [*directory.glob("*.partial")]:
+            assert not push.done()
+        running.kill()
+        assert [*directory.glob("*.partial")]
+        with service([engine.url], tmp_path, port=port):
+            assert push.result(WAIT_S).version == 2
+            assert (engine.version, engine.weights == new) == (2, True)
+            kinds = sorted(path.suffix for path in directory.glob("weights-*"))
+    assert kinds == [".difference", ".safetensors"]
 
 
 def test_directories_of_a_killed_service_are_removed_by_the_next(

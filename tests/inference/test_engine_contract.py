@@ -3,19 +3,23 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from prorl_service.errors import BackendRejected
+from prorl_service.errors import BackendError, BackendRejected
 from prorl_service.inference.backend import Backend
+from prorl_service.inference.engines import handout
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.inference.sources import WeightDirectory, WeightFile, WeightSource
 from prorl_service.schemas import Sampling
+from prorl_service.utils import differences
 from tests import real_engines
 from tests.inference.adapters import make_adapter
 from tests.inference.contract import (
@@ -278,6 +282,50 @@ async def test_new_weights_serve_calls_in_flight_and_new_ones(
 ) -> None:
     new = next(c for c in checkpoints if c != engine.checkpoint)
     await _change_weights_during_a_call(engine, backend, source_of(new), new)
+
+
+async def test_differences_serve_like_the_whole_files(
+    engine: Engine, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an engine that does not share the file system: it has another working directory. The third
+    difference is broken, and the last is from a file that the engine does not have."""
+    monkeypatch.chdir(tmp_path)
+    sent: list[str] = []
+    send = handout._send
+
+    async def noted(path: Path, *args: Any) -> None:
+        sent.append(path.suffix)
+        await send(path, *args)
+
+    monkeypatch.setattr(handout, "_send", noted)
+    for number, base in enumerate(["", "weights-0", "weights-1", "weights-2", "weights-0"]):
+        checkpoint = _trained(engine.checkpoint, tmp_path / f"checkpoint-{number}")
+        file = Path("/proc/self/cwd", f"weights-{number}.safetensors")
+        shutil.copy(checkpoint / "model.safetensors", file)
+        source = WeightFile(file, base=f"{base}.safetensors" if base else "")
+        if base:
+            assert differences.write(file.with_name(source.base), file, source.difference)
+        if number == 3:
+            os.truncate(source.difference, source.difference.stat().st_size // 2)
+            with suppress(BackendError):  # of one that notices it too late to ask for the file
+                await engine.load(backend, source, checkpoint)
+        await engine.load(backend, source, checkpoint)
+        answer = await ask(backend, prompt(30))
+        assert error(checkpoint, prompt(30), answer) < TOLERANCE
+        assert set(answer.policy_versions) == {engine.version}
+    assert sent[:4] == [".safetensors", *[".difference"] * 3]
+    assert {*sent[4:]} == {".safetensors"}
+
+
+def _trained(checkpoint: Path, new: Path) -> Path:
+    """Writes a checkpoint of which the larger weights have changed."""
+    shutil.copytree(checkpoint, new)
+    tensors = load_file(new / "model.safetensors")
+    changed = {
+        name: torch.where(one.abs() > 0.02, 1.004 * one, one) for name, one in tensors.items()
+    }
+    save_file(changed, new / "model.safetensors")
+    return new
 
 
 async def test_adapters_serve_calls_in_flight_and_new_ones_until_a_model_comes(

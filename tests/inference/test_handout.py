@@ -4,6 +4,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from prorl_service.inference.engines import handout
 from prorl_service.inference.engines.handout import OfferedFile as ServiceOffer
 from prorl_service.inference.engines.handout import offered
 from prorl_service.net.fetching import PREFIX, Fetch, FetchFailed, Offer
+from prorl_service.utils import differences
 
 ENGINE = "http://127.0.0.1:9"
 CONTENT = os.urandom(9_000_001)
@@ -42,6 +44,25 @@ def elsewhere(offer: ServiceOffer) -> Offer:
     return Offer("/nowhere", offer.size, offer.url)
 
 
+@pytest.fixture
+def difference(weights: Path) -> Path:
+    """Difference of another file, `new`, from the weights."""
+    new, path = weights.with_name("new"), weights.with_name("difference")
+    new.write_bytes(CONTENT[:4_000_000] + bytes(9) + CONTENT[4_000_009:])
+    assert differences.write(weights, new, path)
+    return path
+
+
+async def downloaded(weights: Path) -> Fetch:
+    """Returns a download that is kept."""
+    async with offered(weights, ENGINE, lambda: None) as offer:
+        theirs = replace(elsewhere(offer), path=f"/nowhere/{weights.name}")
+        fetch = await asyncio.to_thread(Fetch, theirs)
+        await asyncio.to_thread(fetch.file)
+    fetch.keep()
+    return fetch
+
+
 async def test_a_file_that_the_engine_can_read_is_not_sent(weights: Path) -> None:
     async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = Fetch(Offer(str(weights), offer.size, "http://127.0.0.1:9/"))
@@ -59,6 +80,45 @@ async def test_workers_of_one_host_share_a_download(weights: Path) -> None:
     assert all(os.pread(file.fileno(), len(CONTENT) + 1, 0) == CONTENT for file in files)
     for fetch in fetches:
         await asyncio.to_thread(fetch.close)
+
+
+async def test_workers_that_have_the_base_share_its_difference(
+    weights: Path, difference: Path
+) -> None:
+    """One of them has lost it."""
+    before = [await downloaded(weights) for _ in range(3)]
+    new = weights.with_name("new")
+    async with offered(new, ENGINE, lambda: None, difference) as offer:
+        theirs = replace(elsewhere(offer), path="/nowhere/new", base=weights.name)
+        fetches = [await asyncio.to_thread(Fetch, theirs, one) for one in (*before, None)]
+        await offer.transfers.drain()
+        assert offer.served == 1
+    for fetch in fetches:
+        file = await asyncio.to_thread(fetch.file)
+        assert os.pread(file.fileno(), len(CONTENT) + 1, 0) == new.read_bytes()
+    for fetch in (*fetches, *before):
+        await asyncio.to_thread(fetch.close)
+
+
+@pytest.mark.parametrize("broken", ["difference", "base", "no difference"])
+async def test_the_whole_file_is_fetched_where_the_difference_is_of_no_use(
+    weights: Path, difference: Path, broken: str
+) -> None:
+    before = await downloaded(weights)
+    if broken == "base":
+        os.pwrite(before.file().fileno(), b"broken", 100)
+    elif broken == "difference":
+        os.truncate(difference, 200)
+    else:
+        os.unlink(difference)
+    new = weights.with_name("new")
+    async with offered(new, ENGINE, lambda: None, difference) as offer:
+        theirs = replace(elsewhere(offer), base=weights.name)
+        fetch = await asyncio.to_thread(Fetch, theirs, before)
+        file = await asyncio.to_thread(fetch.file)
+    assert os.pread(file.fileno(), len(CONTENT) + 1, 0) == new.read_bytes()
+    for one in (fetch, before):
+        await asyncio.to_thread(one.close)
 
 
 async def test_progress_is_reported_while_a_file_is_sent(

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import uuid
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,23 +17,12 @@ from prorl_service.client import weights_copy
 from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import BackendSpec, TrainingIdentity, WeightsQuery, WeightsReport
-from prorl_service.testing import StubEngine, safetensors
+from prorl_service.testing import StubEngine
 from tests.inference.pools import condition
 from tests.server.application import Settings, serving
-from tests.trainers import trainer, training
+from tests.trainers import Content, trainer, training
 
 PLACES = st.lists(st.integers(0, 2**17 - 1), max_size=20)
-
-
-class Content:
-    def __init__(self, values: bytes) -> None:
-        self.file = safetensors(values)
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self.file
-
-    def write(self, path: Path) -> None:
-        path.write_bytes(self.file)
 
 
 class Histories(RuleBasedStateMachine):

@@ -75,9 +75,14 @@ async def url(engine: StubEngine, tmp_path: Path) -> AsyncIterator[str]:
 
 
 def send_once(kind: type[Client], url: str) -> Client:
-    weights = PolicyWeights({"w": torch.ones(4, 4)})
+    return send_steps(kind, url, [torch.ones(4, 4)])
+
+
+def send_steps(kind: type[Client], url: str, steps: list[torch.Tensor]) -> Client:
+    copy = WeightsCopy()
     with kind(url) as client:
-        send(client, weights, Broadcaster(), WeightsCopy())
+        for step in steps:
+            send(client, PolicyWeights({"w": step}), Broadcaster(), copy)
     return client
 
 
@@ -102,6 +107,16 @@ async def test_weights_go_by_a_shared_directory_or_else_over_http(
     assert isinstance(engine.weights, bytes)
     assert engine.weights == ONES
     assert ("over HTTP" in caplog.text) == (ways == ["http"])
+
+
+async def test_later_weights_go_over_http_as_differences(engine: StubEngine, url: str) -> None:
+    first = torch.randn(300, 300)
+    changed = first.clone()
+    changed[7, :9] = torch.tensor(-0.0)
+    steps = [first, changed, changed[:200].clone()]
+    client = await asyncio.to_thread(send_steps, OnAnotherHost, url, steps)
+    assert client.ways == ["http", "difference", "http"]
+    assert engine.weights == steps[-1].numpy().tobytes()
 
 
 async def test_files_that_are_no_longer_needed_are_removed(

@@ -89,8 +89,8 @@ def push(
     seconds, sizes = [], []
     with (
         TemporaryDirectory() as logs,
-        _engine(kind, model, Path(logs), options) as engine,
-        local.service([engine.url], log=Path(logs, "service")) as service,
+        engine(kind, model, Path(logs), options) as process,
+        local.service([process.url], log=Path(logs, "service")) as service,
         HeldPolicy(service.url) as policy,
         RolloutClient(service.url, training=policy.key) as client,
     ):
@@ -121,7 +121,7 @@ def _send(client: RolloutClient, model: Any, version: int) -> int:
     return sent[-1]
 
 
-def _engine(
+def engine(
     kind: str, model: Path, logs: Path, more: Sequence[str]
 ) -> AbstractContextManager[local.LocalProcess]:
     options = ["--dtype", "bfloat16", "--max-model-len", "512"]

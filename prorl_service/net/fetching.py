@@ -63,10 +63,14 @@ class Fetches:
         self._current = Fetch(offer, self._last)
 
     def file(self) -> BinaryIO:
-        """Returns the file that was offered. Raises `FetchFailed`."""
+        """Returns the file that was offered. Raises `FetchFailed`: the next is fetched whole."""
         if self._current is None:
             raise FetchFailed("prorl: no weights were offered")
-        return self._current.file()
+        try:
+            return self._current.file()
+        except FetchFailed:
+            self.close()
+            raise
 
     def keep(self) -> None:
         """Makes a download, whose model is in place, the base of the next."""

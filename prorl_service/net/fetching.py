@@ -174,16 +174,21 @@ class Fetch:
         except OSError:
             return None
 
+        # The service pauses the engine once the connection is closed: when the file is whole.
+        connection = os.dup(answer.fileno())
+
         def work() -> None:
-            with tempfile.TemporaryFile() as difference:
-                try:
+            try:
+                with tempfile.TemporaryFile() as difference:
                     _receive(answer, difference)
                     difference.seek(0)
                     file.truncate(0)
                     differences.apply(base, difference, file)
-                except (OSError, differences.BrokenDifference):
-                    file.truncate(0)  # its size may be right
-                    self._download(file)()
+            except (OSError, differences.BrokenDifference):
+                file.truncate(0)  # its size may be right
+                self._download(file)()
+            finally:
+                os.close(connection)
             fcntl.flock(file, fcntl.LOCK_SH)
 
         return work

@@ -57,10 +57,12 @@ class OfferedFile:
 async def offered(
     path: Path, engine_url: str, on_progress: Progress, difference: Path | None = None
 ) -> AsyncIterator[OfferedFile]:
-    """Offers `path`, and a difference if there is one, until the context is left. Raises
+    """Offers `path`, and its `difference` where that exists, until the context is left. Raises
     `OSError`."""
     route = f"/{secrets.token_urlsafe(32)}"
-    files = {route: path} | ({} if difference is None else {route + DIFFERENCE: difference})
+    files = {route: path}
+    if difference is not None and await asyncio.to_thread(difference.exists):
+        files[route + DIFFERENCE] = difference
     offer = OfferedFile(files, (await asyncio.to_thread(path.stat)).st_size, on_progress)
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,7 +121,8 @@ async def _answer(
         for route, path in offer.files.items():
             if secrets.compare_digest(asked_for, route.encode()):
                 await _send(path, writer, offer.on_progress)
-                offer.served += 1
+                await reader.read(1)  # nothing comes until the engine, which applies it, hangs up
+                offer.served, offer.failure = offer.served + 1, None
                 return
         writer.write(NOT_FOUND)
     except OSError as error:

@@ -80,8 +80,12 @@ class WeightUpdate:
         """Adds the file that is offered. Raises `FetchFailed`, `UnfitCheckpoint`."""
         fetches = self._served.fetches
         fetches.begin(offer)
-        self.add(Path(f"/proc/self/fd/{fetches.file().fileno()}"))
-        self.check_complete()
+        try:
+            self.add(Path(f"/proc/self/fd/{fetches.file().fileno()}"))
+            self.check_complete()
+        except BaseException:
+            fetches.end()
+            raise
         self._is_fetched = True
 
     def add(self, file: Path) -> None:
@@ -142,6 +146,7 @@ class WeightUpdate:
             self._served.replace(self._tensors)
             if self._is_fetched:
                 self._served.fetches.keep()
+        self._served.fetches.end()
 
     def _problem(self, name: str, tensor: torch.Tensor) -> str | None:
         if name not in self._parameters:

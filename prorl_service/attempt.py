@@ -259,6 +259,7 @@ class Attempt:
             sampled=turn.stop - turn.start,
             cached=turn.cached_tokens,
             took_s=turn.model_s,
+            times=turn.times,
         )
         self.turns.append(turn)
         self.changed()
@@ -280,6 +281,7 @@ class Attempt:
             cached_tokens=generation.cached_tokens,
             backend=generation.backend,
             logprobs_mode=generation.logprobs_mode,
+            times=generation.times,
         )
 
     def _next_seed(self) -> int | None:

@@ -11,7 +11,14 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from prorl_service.schemas import TERMINAL_STATES, Blame, ErrorInfo, RolloutState, Stage
+from prorl_service.schemas import (
+    TERMINAL_STATES,
+    Blame,
+    EngineTimes,
+    ErrorInfo,
+    RolloutState,
+    Stage,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +54,13 @@ _QUEUE_S = Histogram(
 )
 _MODEL_S = Histogram(
     "prorl_model_call_seconds", "Time of one model call.", buckets=_LONG_S, registry=REGISTRY
+)
+_ENGINE_S = Histogram(
+    "prorl_engine_call_seconds",
+    "Time of one model call within its engine, by phase, where answers tell it.",
+    ["phase"],
+    buckets=_SHORT_S,
+    registry=REGISTRY,
 )
 _TOOL_S = Histogram(
     "prorl_tool_seconds", "Time of one tool call.", ["tool"], buckets=_SHORT_S, registry=REGISTRY
@@ -92,12 +106,18 @@ def stage_done(stage: Stage, *, waited_s: float, took_s: float) -> None:
     _STAGE_S.labels(stage.value).observe(took_s)
 
 
-def model_called(*, prompt: int, sampled: int, cached: int, took_s: float) -> None:
-    """`prompt`, `sampled` and `cached` are in tokens."""
+def model_called(
+    *, prompt: int, sampled: int, cached: int, took_s: float, times: EngineTimes | None
+) -> None:
+    """`prompt`, `sampled` and `cached` are in tokens. `times`: the engine's own, if it tells."""
     _PROMPT.inc(prompt)
     _SAMPLED.inc(sampled)
     _CACHED.inc(cached)
     _MODEL_S.observe(took_s)
+    if times is not None:
+        _ENGINE_S.labels("queue").observe(times.queue_s)
+        _ENGINE_S.labels("prefill").observe(times.prefill_s)
+        _ENGINE_S.labels("decode").observe(times.decode_s)
 
 
 def call_failed_over() -> None:

@@ -111,7 +111,8 @@ class Services:
                 while self._claim.lost_to is None:
                     self._update(await asyncio.to_thread(self._announcements.look))
                     await self._close_left()
-                    states, offered = self._engines.states(), self._engines.offers()
+                    states = self._engines.states()
+                    offered = self._engines.offers(len(self._services))
                     engines = offered if offered != engines else engines
                     for service in (*self._services.values(), *self._leaving):
                         if service.is_due(engines):

@@ -5,6 +5,7 @@ checked of every answer. Knows nothing of other engines, retries or health over 
 and owns the connections.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -12,10 +13,12 @@ from typing import Any
 
 from prorl_service.errors import BackendError, BackendLent, BackendRejected, WeightsRejected
 from prorl_service.inference.connections import Connections
+from prorl_service.inference.engines import routers
 from prorl_service.inference.engines.base import (
     INT32_END,
     Engine,
     EngineCall,
+    EngineGauges,
     EngineInfo,
     Generation,
     Intake,
@@ -50,6 +53,7 @@ class Backend:
         self.kind = kind
         """Kind that was asked for; that of the `engine` once it was described."""
         self._intake: Intake | None = None
+        self._processes = routers.Processes(self.url)
         self._become(engine_class(kind))
 
     def _become(self, kind: type[Engine]) -> None:
@@ -82,6 +86,25 @@ class Backend:
         except BackendError:
             return False
         return True
+
+    async def refuse_router(self, *, timeout_s: float) -> None:
+        """Raises `BackendRejected` if the address is that of a router that lists its engines."""
+        async with self.http.budget(timeout_s):
+            await routers.refuse_listed(self.http)
+
+    async def load(self, *, timeout_s: float, asks: int = 1) -> EngineGauges | None:
+        """Returns what fills the engine; None if it does not say, or not now. Raises
+        `BackendRejected` if several engines answer. `asks`: number of concurrent requests."""
+        answers = await asyncio.gather(*(self._load(timeout_s) for _ in range(asks)))
+        self._processes.note(*(one.started_at for one in answers if one is not None))
+        return answers[0]
+
+    async def _load(self, timeout_s: float) -> EngineGauges | None:
+        try:
+            async with self.http.budget(timeout_s):
+                return await self.engine.load()
+        except BackendError:
+            return None
 
     async def intake(self, info: EngineInfo) -> Intake:
         """Returns what the engine can be given. Asks once: vLLM inspects its whole machine."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from prorl_service.schemas import LogprobsMode, Sampling, StopReason
+from prorl_service.schemas import EngineTimes, LogprobsMode, Sampling, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class Generation:
     cached_tokens: int
     backend: str
     logprobs_mode: LogprobsMode = "processed"
+    times: EngineTimes | None = None
+    """The engine's own; None if its answers do not tell."""
 
     def until(self, tokens: int) -> "Generation":
         """Returns the answer of an engine that stopped after so many tokens."""

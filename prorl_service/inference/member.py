@@ -18,10 +18,18 @@ from prorl_service.errors import (
 )
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
+from prorl_service.inference.cache_budget import EngineCache
+from prorl_service.inference.engines import routers
 from prorl_service.inference.engines.base import EngineInfo
 from prorl_service.inference.pushed import NumberedWeights
 from prorl_service.inference.routing import EngineLoad
-from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, EngineReport
+from prorl_service.schemas import (
+    BackendSpec,
+    BackendState,
+    BackendStatus,
+    EngineGauges,
+    EngineReport,
+)
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.leases import Lease
 
@@ -70,6 +78,7 @@ class PoolMember:
     is_removed: bool = False
     """True once the backend has left the pool; its state is then final."""
     info: EngineInfo | None = None
+    cache: EngineCache = field(default_factory=EngineCache)
     awaits_weights: bool = False
     """True while the backend is down for lack of weights alone."""
     loaded: NumberedWeights | None = None
@@ -127,15 +136,22 @@ class PoolMember:
             cached_tokens=self.cached_tokens,
             sampled_tokens=self.sampled_tokens,
             sessions=self.load.sessions,
+            gauges=self.cache.gauges,
             reason=self.reason,
             owner=self.spec.owner,
             training=self.spec.training,
         )
 
-    def report(self) -> EngineReport:
-        """Returns what services behind this one need not ask the engine."""
+    def report(self, services: int) -> EngineReport:
+        """Returns what the services behind this one, so many, need not ask the engine."""
         version = self.info.policy_version if self.info else None
-        return EngineReport(state=self.state, policy_version=version, reason=self.reason)
+        tokens = None if self.cache.gauges is None else self.cache.gauges.kv_tokens
+        return EngineReport(
+            state=self.state,
+            policy_version=version,
+            reason=self.reason,
+            kv_tokens=tokens and tokens // max(1, services),
+        )
 
     @property
     def must_be_probed(self) -> bool:
@@ -149,8 +165,15 @@ class PoolMember:
         is_doubted = self.is_doubted or self.backend.logprobs_mode is None
         return is_doubted or (bool(self.calls) and now >= self.answered_at + SILENCE_S)
 
+    def _observe(self, gauges: EngineGauges | None) -> None:
+        """Notes the load of the engine. What its owner reports counts more: the part of its cache
+        that this service may fill."""
+        report = self.spec.report
+        self.cache.observe(gauges if report is None else EngineGauges(kv_tokens=report.kv_tokens))
+
     def follow(self, report: EngineReport) -> None:
         """Takes over the state that the owner reports."""
+        self._observe(None)
         if self.info is not None:
             version = report.policy_version
             self.info = replace(self.info, policy_version=version, is_paused=False)
@@ -193,12 +216,18 @@ class PoolMember:
 
     async def probe(self, *, timeout_s: float) -> EngineInfo:
         """Raises `BackendError`. Resets `loaded` if the engine has lost the weights."""
+        is_new = self.info is None
+        if is_new:
+            await self.backend.refuse_router(timeout_s=timeout_s)
         if not await self.backend.is_healthy(timeout_s=timeout_s):
             raise BackendUnavailable(
                 f"{self.spec.url} does not answer /health",
                 hint="is the inference engine running and reachable from the service?",
             )
-        self.info = await self.backend.describe(timeout_s=timeout_s)
+        info = await self.backend.describe(timeout_s=timeout_s)
+        asks = routers.ANSWERS if is_new else 1
+        self._observe(await self.backend.load(timeout_s=timeout_s, asks=asks))
+        self.info = info
         if self.spec.policy_version is not None and (needed := self.info.needs_for_label):
             raise BackendRejected(f"{self.spec.url} is updated by others: that needs {needed}")
         await self.backend.check_logprobs(self.info, may_probe=False)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from prorl_service.inference.cache_budget import CacheBudget
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.engines.kinds import DEFAULT
@@ -56,6 +57,7 @@ class BackendPool:
         config = config or PoolConfig()
         self.owner = owner or PolicyOwner()
         self.model = CurrentModel(self._problems, config.reply_format)
+        self.cache = CacheBudget()
         self.background = TaskOwner()
         self._members: dict[str, PoolMember] = {}
         self._watchers: list[Callable[[], None]] = []
@@ -103,6 +105,8 @@ class BackendPool:
         """Handles a change of members, of their states or of the newest weights."""
         if not self._members and self.weights.wanted is None:
             self.model.forget()  # the next backend may bring another
+        if up := self._up():
+            self.cache.set_engines([one.cache for one in up])
         self._dispatch.announce_change()
         for watcher in self._watchers:
             watcher()
@@ -115,15 +119,15 @@ class BackendPool:
     @contextmanager
     def session(self, rollout_id: str, clock: WorkClock | None = None) -> Iterator[RolloutSession]:
         """Yields a generator for one rollout, of the model that is served now; leaving the context
-        frees its pin. `clock` counts the rollout's work. Raises `BackendUnavailable` while there is
-        no model."""
+        frees its pin and its place. `clock` counts the rollout's work. Raises `BackendUnavailable`
+        while there is no model."""
         model = self.model.require().name
         clock = clock or WorkClock()
-        session = RolloutSession(rollout_id, clock, self._dispatch, model)
+        session = RolloutSession(rollout_id, clock, self._dispatch, model, self.cache)
         try:
             yield session
         finally:
-            session.unpin()
+            session.close()
 
     async def until_up(self) -> None:
         """Waits until a model is known, and an engine of it serves or will do so without help.
@@ -187,12 +191,12 @@ class BackendPool:
     def statuses(self) -> list[BackendStatus]:
         return [member.status() for member in self._members.values()]
 
-    def offers(self) -> list[BackendSpec]:
-        """Returns the backends that have answered, with their states, for services that leave the
-        weights to this pool."""
+    def offers(self, services: int = 1) -> list[BackendSpec]:
+        """Returns the backends that have answered, with their states, for so many services that
+        leave the weights to this pool."""
         known = {"policy_version": self.pushed_version, "training": None}
         return [
-            one.spec.model_copy(update=known | {"report": one.report()})
+            one.spec.model_copy(update=known | {"report": one.report(services)})
             for one in self._members.values()
             if one.info is not None
         ]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from prorl_service import metrics
 from prorl_service.errors import BackendError, BackendLent
 from prorl_service.inference.base import Generation
+from prorl_service.inference.cache_budget import CacheBudget, Place
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.member import PoolMember
@@ -37,14 +38,24 @@ class RolloutSession:
         clock: WorkClock,
         dispatch: Dispatch,
         model: str,
+        cache: CacheBudget,
     ) -> None:
-        """`clock` stops while a call waits for an engine, or its engine samples nothing."""
+        """`clock` stops while a call waits for an engine or its cache, or its engine samples
+        nothing."""
         self._rollout_id = rollout_id
         self._clock = clock
         self._dispatch, self._model = dispatch, model
+        self._cache = cache
+        self._place: Place | None = None
         self._member: PoolMember | None = None
         self._prompts: list[EncodedPrompt] = []
         """Prompts of the newest calls, at most one for each conversation, the newest last."""
+
+    async def enter(self, place: Place) -> None:
+        """Waits in the line for the engines' cache. Without, no call waits for the cache."""
+        self._place = place
+        self._cache.join(place)
+        await place.admitted.wait()
 
     async def generate(
         self,
@@ -67,14 +78,19 @@ class RolloutSession:
             request = RouteRequest(self._rollout_id, pinned, len(prompt), max_tokens)
             self._clock.stop()
             try:
+                if self._place is not None:
+                    await self._place.admitted.wait()
                 member = await self._dispatch.route(self._model, request, failed)
             finally:
                 self._clock.start()
             self._pin(member)
             try:
-                return await member.call(
+                answer = await member.call(
                     member.backend.generate(call), prompt_tokens=len(prompt), clock=self._clock
                 )
+                if self._place is not None:
+                    self._cache.grow(self._place, len(prompt) + len(answer.token_ids))
+                return answer
             except BackendLent:
                 continue
             except BackendError as error:
@@ -101,6 +117,12 @@ class RolloutSession:
             self.unpin()
             self._member = member
             member.load.sessions += 1
+
+    def close(self) -> None:
+        """Frees the pin, and the place in the line for the cache."""
+        self.unpin()
+        if self._place is not None:
+            self._cache.leave(self._place)
 
     def unpin(self) -> None:
         if self._member is not None:

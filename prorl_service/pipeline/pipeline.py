@@ -22,7 +22,9 @@ from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.attempt import Attempt, SampledTurns
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
+from prorl_service.inference.cache_budget import Place
 from prorl_service.inference.pool import BackendPool
+from prorl_service.inference.session import RolloutSession
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.stage import StagePool
@@ -54,12 +56,26 @@ class Execution:
 
     handler: AgentHandler
     context: RolloutContext
+    session: RolloutSession
     finish_reason: FinishReason = FinishReason.ERROR
     verdict: Verdict | None = None
 
     @property
     def attempt(self) -> Attempt:
         return self.context.attempt
+
+    async def until_admitted(self, group: str) -> None:
+        """Waits until the engines' cache has room for the rollout."""
+        attempt, prompt_tokens = self.attempt, len(self.attempt.prompt_ids)
+        room = attempt.max_model_len - prompt_tokens
+        place = Place(
+            attempt.task.agent,
+            group,
+            prompt_tokens,
+            min(room, attempt.limits.max_response_tokens or room),
+            max(0, len(attempt.ledger.ids) - prompt_tokens),
+        )
+        await self.session.enter(place)
 
     def waits_for(self) -> Blame | None:
         """Returns what to blame for the handler's wait, if the attempt knows."""
@@ -225,10 +241,10 @@ class Pipeline(RolloutExecutor):
         asyncio.get_running_loop().call_later(delay_s, self.begin, record)
         return True
 
-    async def may_begin(self, stage: Stage) -> None:
+    async def may_begin(self, stage: Stage, record: RolloutRecord) -> None:
         """INIT waits for engines, which may take minutes after a restart, and for a writable
-        journal: rollouts whose end would be lost need not run. RUN waits for an engine before a
-        budget begins; a rollout is READY meanwhile."""
+        journal: rollouts whose end would be lost need not run. RUN waits for an engine, and
+        for room in the engines' cache, before a budget begins; a rollout is READY meanwhile."""
         if stage is Stage.EVAL:
             return
         if stage is Stage.INIT:
@@ -236,6 +252,8 @@ class Pipeline(RolloutExecutor):
             await self._journal.writable.wait()
         else:
             await self._backends.until_serving()
+            if (execution := self._executions.get(record)) is not None:
+                await execution.until_admitted(record.group.group_id)
         await self._gate.wait()
 
     async def work(self, stage: Stage, record: RolloutRecord) -> None:
@@ -259,8 +277,7 @@ class Pipeline(RolloutExecutor):
     async def _prepare(self, record: RolloutRecord, clock: WorkClock) -> Execution:
         model = self._backends.model.require()
         async with AsyncExitStack() as resources:
-            session = self._backends.session(record.rollout_id, clock)
-            generator = resources.enter_context(session)
+            session = resources.enter_context(self._backends.session(record.rollout_id, clock))
             group, admitted = record.group, record.admitted
             task = group.task.model_copy(deep=True)
             handler = self._handler(task)
@@ -276,7 +293,7 @@ class Pipeline(RolloutExecutor):
                 prompt_ids=admitted.prompt_ids,
                 max_model_len=self._backends.model.context_for(len(admitted.prompt_ids)),
                 chat=model.chat,
-                generator=generator,
+                generator=session,
                 sandboxes=self._sandboxes,
                 scoring=self._scoring,
                 clock=clock,
@@ -284,7 +301,7 @@ class Pipeline(RolloutExecutor):
                 on_change=self.inflight.observers.on_change,
             )
         self._resumer.save(record, handler, attempt, model.identity)
-        return Execution(handler, RolloutContext(attempt, self._services))
+        return Execution(handler, RolloutContext(attempt, self._services), session)
 
     def _handler(self, task: Task) -> AgentHandler:
         """Raises `AgentError` if the constructor refuses `task`, which it accepted at

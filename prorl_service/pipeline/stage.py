@@ -33,8 +33,8 @@ ENTERED = {
 class StageWork(Protocol):
     """The work of all stages; `pipeline.Pipeline` has it."""
 
-    async def may_begin(self, stage: Stage) -> None:
-        """Returns once a worker may take a rollout."""
+    async def may_begin(self, stage: Stage, record: RolloutRecord) -> None:
+        """Returns once a worker may begin the rollout, or it was cancelled."""
 
     async def work(self, stage: Stage, record: RolloutRecord) -> None:
         """Works on a rollout, within its budget."""
@@ -71,7 +71,7 @@ class StagePool:
             await self._take(await self._queue.get())
 
     async def _take(self, record: RolloutRecord) -> None:
-        await self._work.may_begin(self.stage)
+        await self._work.may_begin(self.stage, record)
         if not record.cancel_requested:
             await self._process(record)
 

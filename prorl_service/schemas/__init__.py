@@ -34,6 +34,7 @@ from prorl_service.schemas.rollouts import LEGAL_MOVES as LEGAL_MOVES
 from prorl_service.schemas.rollouts import NOT_SAMPLED as NOT_SAMPLED
 from prorl_service.schemas.rollouts import TERMINAL_STATES as TERMINAL_STATES
 from prorl_service.schemas.rollouts import Blame as Blame
+from prorl_service.schemas.rollouts import EngineTimes as EngineTimes
 from prorl_service.schemas.rollouts import ErrorInfo as ErrorInfo
 from prorl_service.schemas.rollouts import ErrorResponse as ErrorResponse
 from prorl_service.schemas.rollouts import FieldProblem as FieldProblem
@@ -61,6 +62,8 @@ from prorl_service.schemas.service import BackendSpec as BackendSpec
 from prorl_service.schemas.service import BackendState as BackendState
 from prorl_service.schemas.service import BackendStatus as BackendStatus
 from prorl_service.schemas.service import BroadcastSpec as BroadcastSpec
+from prorl_service.schemas.service import CacheStatus as CacheStatus
+from prorl_service.schemas.service import EngineGauges as EngineGauges
 from prorl_service.schemas.service import EngineReport as EngineReport
 from prorl_service.schemas.service import GatewayAccess as GatewayAccess
 from prorl_service.schemas.service import NcclGroupSpec as NcclGroupSpec

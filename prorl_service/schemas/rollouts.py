@@ -98,6 +98,15 @@ class ToolCallRecord(WireModel):
     started_at: float | None = Field(None, description="Unix time in seconds.")
 
 
+class EngineTimes(WireModel):
+    """Seconds of one call by its engine's own clock: until it was begun, until its first token, and
+    until its last."""
+
+    queue_s: float = Field(ge=0)
+    prefill_s: float = Field(ge=0)
+    decode_s: float = Field(ge=0)
+
+
 LogprobsMode = Literal["processed", "unknown"]
 """Whether an engine was seen to give logprobs of the distribution that it samples from."""
 
@@ -120,6 +129,11 @@ class Turn(WireModel):
         0.0, description="Seconds that the call waited for its engine, which `model_s` leaves out."
     )
     cached_tokens: int = 0
+    times: EngineTimes | None = Field(
+        None,
+        exclude_if=lambda times: times is None,
+        description="The part of `model_s` within the engine; absent if its answers do not tell.",
+    )
     is_abandoned: bool = Field(
         False, description="Whether the agent's program asked again instead of going on from it."
     )

@@ -8,7 +8,7 @@ from uuid import uuid4
 from pydantic import ConfigDict, Field, field_validator
 
 from prorl_service.schemas.base import MAX_INT32, MAX_LEASE_S, Id, WireModel
-from prorl_service.schemas.rollouts import Blame, RolloutState, Stage
+from prorl_service.schemas.rollouts import Blame, EngineTimes, RolloutState, Stage
 
 SECRET_IN_URL = (
     "contains a user or a password, which would be shown; give an engine's key with "
@@ -75,6 +75,11 @@ class EngineReport(WireModel):
         None, description="Version of its weights; null: it was never given any."
     )
     reason: str = ""
+    kv_tokens: int | None = Field(
+        None,
+        ge=0,
+        description="Tokens of its KV cache that one service may fill; null: it does not say.",
+    )
 
 
 class BackendSpec(WireModel):
@@ -133,6 +138,24 @@ class BackendSpec(WireModel):
         return url
 
 
+class EngineGauges(WireModel):
+    """What an engine says of itself at a probe."""
+
+    kv_tokens: int | None = Field(
+        None, ge=0, description="Tokens that its KV cache holds; null: it does not say."
+    )
+    kv_use: float = Field(0.0, description="Share of the cache that running calls use.")
+    waiting: int = Field(0, description="Calls that wait within the engine.")
+    preemptions: int = Field(
+        0, description="Calls that it began again for want of cache, since its start."
+    )
+    timed_calls: int = Field(0, description="Calls whose times it has added up since its start.")
+    times: EngineTimes | None = Field(None, description="Their sums, in seconds.")
+    started_at: float | None = Field(
+        None, description="Unix time of the start of the process that answered, in seconds."
+    )
+
+
 class BackendStatus(WireModel):
     backend_id: str
     url: str
@@ -146,6 +169,9 @@ class BackendStatus(WireModel):
     prompt_tokens: int = Field(0, description="Of all calls that it answered.")
     cached_tokens: int = Field(0, description="Of these prompt tokens, those that it had cached.")
     sampled_tokens: int = Field(0, description="In all calls that it answered.")
+    gauges: EngineGauges | None = Field(
+        None, description="What it says of its cache and its own times; null: nothing."
+    )
     reason: str = ""
     owner: str | None = None
     training: str | None = Field(None, description="The training that gives it its weights.")
@@ -277,6 +303,16 @@ class WeightsReport(WireModel):
     pending: list[str]
 
 
+class CacheStatus(WireModel):
+    """Admission of rollouts by the engines' KV cache."""
+
+    budget_tokens: int = Field(description="Tokens of all engines' caches that may be expected.")
+    expected_tokens: int = Field(description="Tokens that the admitted rollouts should need.")
+    admitted: int = Field(description="Rollouts that may sample.")
+    held: int = Field(description="Rollouts that wait before their next turn.")
+    waiting: int = Field(description="Rollouts that wait to begin RUN.")
+
+
 class SandboxCounts(WireModel):
     running: int = Field(description="Held by rollouts.")
     warm: int = Field(description="Started ahead, and ready.")
@@ -346,6 +382,9 @@ class ServiceStatus(WireModel):
         default_factory=dict, description="Workers that have a rollout now."
     )
     backends: list[BackendStatus]
+    cache: CacheStatus | None = Field(
+        None, description="Null while an engine does not say how much its KV cache holds."
+    )
     services: list[ServiceBehind] = Field(default_factory=list, description="Those behind a front.")
     shelf: ShelfStatus | None = Field(None, description="Null: it is off.")
     loop_lag_s: float | None = Field(

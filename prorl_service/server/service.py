@@ -98,6 +98,7 @@ class Service:
             workers=executor.workers(),
             running=executor.running(),
             backends=self.backends.statuses(),
+            cache=self.backends.cache.status() if sandboxes else None,
             services=executor.services(),
             shelf=shelf.status() if shelf is not None else None,
             loop_lag_s=watchdog.recent_lag_s(),

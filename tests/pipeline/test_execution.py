@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from prorl_service.agents.base import RolloutContext, Verdict
+from prorl_service.inference.session import RolloutSession
 from prorl_service.pipeline.pipeline import Execution
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.tables import AcceptedRow
@@ -20,7 +21,8 @@ from tests.pipeline.probe_agent import Probe, group
 def execution(chat: ChatFormat) -> Execution:
     task = group().task
     attempt = attempt_of(chat, ScriptedGenerator.of_texts(["Yes."], chat), task=task)
-    return Execution(Probe(task), RolloutContext(attempt))
+    session = RolloutSession.__new__(RolloutSession)
+    return Execution(Probe(task), RolloutContext(attempt), session)
 
 
 def result(record: RolloutRecord, execution: Execution, state: RolloutState) -> Rollout:

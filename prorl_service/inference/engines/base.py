@@ -15,14 +15,16 @@ from prorl_service.inference.base import Generation
 from prorl_service.inference.engines.http import EngineHttp, Progress
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFile, WeightSource
-from prorl_service.schemas import LogprobsMode, Sampling, StopReason
+from prorl_service.schemas import EngineGauges, EngineTimes, LogprobsMode, Sampling, StopReason
 
 __all__ = [
     "Broadcast",
     "Engine",
     "EngineCall",
+    "EngineGauges",
     "EngineHttp",
     "EngineInfo",
+    "EngineTimes",
     "Generation",
     "Intake",
     "PauseMode",
@@ -162,6 +164,10 @@ class Engine(ABC):
     async def check_health(self) -> None:
         """Returns if the engine's process is alive; a paused engine is, too."""
         await self.http.ask("GET", "/health", lambda _: None)
+
+    async def load(self) -> EngineGauges | None:
+        """Returns what fills the engine now, for admission; None if it does not say."""
+        return None
 
     async def intake(self, info: EngineInfo) -> Intake:
         """Raises `BackendRejected` if it says that training cannot use its logprobs."""

@@ -81,11 +81,20 @@ class EngineHttp:
         `read` raises `KeyError`, `IndexError`, `TypeError`, `ValueError` or `AttributeError` for an
         invalid answer."""
         answer = await self._request(method, route, json, headers)
+        content = answer.content
+        return self._read(route, lambda: read(orjson.loads(content) if content else None))
+
+    def _read(self, route: str, read: Callable[[], T]) -> T:
         try:
-            return read(orjson.loads(answer.content) if answer.content else None)
+            return read()
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             url = self.url + route
             raise BackendError(f"{url} sent an invalid answer: {error!r}") from error
+
+    async def ask_text(self, route: str, read: Callable[[str], T]) -> T:
+        """Returns what `read` makes of the answer's text; see `ask`."""
+        answer = await self._request("GET", route, None, MappingProxyType({}))
+        return self._read(route, lambda: read(answer.content.decode()))
 
     async def _request(
         self, method: Literal["GET", "POST"], route: str, json: Any, headers: Mapping[str, str]

@@ -16,10 +16,13 @@ import orjson
 
 from prorl_service.errors import BackendRejected
 from prorl_service.inference import tensor_file
+from prorl_service.inference.engines import vllm_metrics
 from prorl_service.inference.engines.base import (
     Engine,
     EngineCall,
+    EngineGauges,
     EngineInfo,
+    EngineTimes,
     Generation,
     PauseMode,
     Progress,
@@ -33,6 +36,8 @@ from prorl_service.inference.engines.handout import handed_out
 from prorl_service.inference.engines.versions import expanded, version_of
 
 GENERATE = "/inference/v1/generate"
+TIMES = "times"
+"""Key of a call's `EngineTimes` in the reference engine's answers; vLLM's lack it."""
 
 
 class VllmRoutes(Engine):
@@ -49,6 +54,9 @@ class VllmRoutes(Engine):
     async def version(self) -> int | None:
         """Returns the label of the weights. Raises `BackendRejected` if there is none."""
         return await self.http.ask("GET", "/weight_info", _read_version)
+
+    async def load(self) -> EngineGauges | None:
+        return await self.http.ask_text("/metrics", vllm_metrics.read)
 
     async def generate(self, call: EngineCall) -> Generation:
         return await self.sample(call)
@@ -83,6 +91,7 @@ class VllmRoutes(Engine):
             spans = spans or [{"version": str(version), "start": 0, "end": len(ids)}][: len(ids)]
         require(usage["prompt_tokens"] == prompt_length, f"usage {usage} for {prompt_length} ids")
         entries = choice["logprobs"]["content"] if ids else []
+        times = answer.get(TIMES)
         return checked(
             Generation(
                 token_ids=ids,
@@ -91,6 +100,7 @@ class VllmRoutes(Engine):
                 finish_reason=choice["finish_reason"],
                 cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
                 backend=self.http.backend_id,
+                times=None if times is None else EngineTimes(**times),
             )
         )
 

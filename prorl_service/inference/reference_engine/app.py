@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -58,6 +58,7 @@ class EngineState:
     max_model_len: int
     served: Served
     update: WeightUpdate | None = None
+    started_at: float = field(default_factory=time.time)
 
 
 def _engine(request: Request) -> EngineState:
@@ -137,9 +138,17 @@ async def metrics(engine: TheEngine) -> Response:
         ("vllm:generation_tokens_total", "counter", counters.generation_tokens),
         ("vllm:prefix_cache_queries_total", "counter", counters.prompt_tokens),
         ("vllm:prefix_cache_hits_total", "counter", counters.cached_tokens),
+        ("vllm:kv_cache_usage_perc", "gauge", batcher.kv.use),
+        ("vllm:num_preemptions_total", "counter", 0),  # a sequence has room for all its tokens
+        ("vllm:request_queue_time_seconds_sum", "counter", counters.queue_s),
+        ("vllm:request_prefill_time_seconds_sum", "counter", counters.prefill_s),
+        ("vllm:request_decode_time_seconds_sum", "counter", counters.decode_s),
+        ("vllm:request_decode_time_seconds_count", "counter", counters.finished),
     ]
     labels = f'{{model_name="{engine.model_id}"}}'
     lines = [f"# TYPE {name} {kind}\n{name}{labels} {value}\n" for name, kind, value in values]
+    lines.append(f'vllm:cache_config_info{{kv_cache_size_tokens="{batcher.kv.capacity}"}} 1\n')
+    lines.append(f"process_start_time_seconds {engine.started_at}\n")
     return Response("".join(lines), media_type="text/plain; version=0.0.4")
 
 

@@ -10,6 +10,7 @@ owns `run` and notices when it ends.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from prorl_service.inference.engines.versions import NEVER_UPDATED
 from prorl_service.inference.reference_engine.kv import KVCache, KVPool
 from prorl_service.inference.reference_engine.model import PackedModel
 from prorl_service.inference.reference_engine.sampling import DrawParams, sample
-from prorl_service.schemas import StopReason
+from prorl_service.schemas import EngineTimes, StopReason
 
 MAX_SEQUENCES = 256
 MAX_STEP_TOKENS = 2048
@@ -50,6 +51,9 @@ class Sequence:
     cached_tokens: int = 0
     finish_reason: StopReason | None = None
     finished: asyncio.Event = field(default_factory=asyncio.Event)
+    queued_at: float = field(default_factory=time.monotonic)
+    begun_at: float | None = None
+    first_token_at: float | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -62,7 +66,20 @@ class Sequence:
     def max_length(self) -> int:
         return len(self.prompt_ids) + self.max_tokens
 
+    @property
+    def times(self) -> EngineTimes:
+        """Times until now; phases that were not reached are 0."""
+        now = time.monotonic()
+        begun_at = self.begun_at or now
+        first_token_at = self.first_token_at or now
+        return EngineTimes(
+            queue_s=begun_at - self.queued_at,
+            prefill_s=first_token_at - begun_at,
+            decode_s=now - first_token_at,
+        )
+
     def append(self, token_id: int, logprob: float, version: str) -> None:
+        self.first_token_at = self.first_token_at or time.monotonic()
         self.token_ids.append(token_id)
         self.logprobs.append(logprob)
         self.versions.append(version)
@@ -83,9 +100,21 @@ class _BatcherState(StrEnum):
 
 @dataclass(slots=True)
 class Counters:
+    """Sums over calls; the times are those of calls that have finished."""
+
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generation_tokens: int = 0
+    finished: int = 0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    def add(self, times: EngineTimes) -> None:
+        self.finished += 1
+        self.queue_s += times.queue_s
+        self.prefill_s += times.prefill_s
+        self.decode_s += times.decode_s
 
 
 class Batcher:
@@ -99,7 +128,7 @@ class Batcher:
         self.running: dict[Sequence, KVCache] = {}
         self.failure: Exception | None = None
         self._state = _BatcherState.RUNNING
-        self._pool = KVPool(model.kv_layout, kv_tokens)
+        self.kv = KVPool(model.kv_layout, kv_tokens)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._device = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -156,7 +185,7 @@ class Batcher:
             except Exception as error:  # the weights may be half old, half new
                 self._die(error)
                 raise
-            self._pool.clear()
+            self.kv.clear()
             for cache in self.running.values():
                 cache.length = 0
 
@@ -216,11 +245,11 @@ class Batcher:
         while self.waiting and len(self.running) < MAX_SEQUENCES:
             sequence = self.waiting[0]
             prompt_ids, session_id = sequence.prompt_ids, sequence.session_id
-            cache = self._pool.take(sequence.max_length, prompt_ids, session_id)
+            cache = self.kv.take(sequence.max_length, prompt_ids, session_id)
             if not cache:
                 return
             self.running[self.waiting.popleft()] = cache
-            sequence.cached_tokens = cache.length
+            sequence.cached_tokens, sequence.begun_at = cache.length, time.monotonic()
             self.counters.prompt_tokens += len(prompt_ids)
             self.counters.cached_tokens += cache.length
 
@@ -244,9 +273,10 @@ class Batcher:
 
     def _retire(self, sequence: Sequence) -> None:
         cache = self.running.pop(sequence)
+        self.counters.add(sequence.times)
         if sequence.session_id and sequence.finish_reason != "abort":
-            self._pool.keep(cache, sequence.token_ids, sequence.session_id)
+            self.kv.keep(cache, sequence.token_ids, sequence.session_id)
         else:
-            self._pool.release(cache)
+            self.kv.release(cache)
         sequence.finished.set()
         self._changed.set()

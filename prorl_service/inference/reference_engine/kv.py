@@ -50,8 +50,14 @@ class KVPool:
 
     def __init__(self, layout: KVLayout, capacity: int) -> None:
         self._layout = layout
-        self._free = capacity
+        self.capacity = self._free = capacity
         self._finished: OrderedDict[str, tuple[list[int], KVCache]] = OrderedDict()
+
+    @property
+    def use(self) -> float:
+        """Share of the tokens that running sequences have taken; finished turns make way."""
+        finished = sum(cache.capacity for _, cache in self._finished.values())
+        return 1.0 - (self._free + finished) / self.capacity
 
     def take(self, capacity: int, prompt_ids: list[int], session_id: str | None) -> KVCache | None:
         """Returns a cache that holds the known part of the prompt; None while there is no room."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from prorl_service.inference.engines.vllm_routes import TIMES
 from prorl_service.inference.reference_engine.batcher import Sequence
 from prorl_service.inference.reference_engine.sampling import DrawParams
 from prorl_service.net.fetching import Offer
@@ -95,6 +96,7 @@ class GenerateBody(_Strict):
             "model": model_id,
             "created": int(time.time()),
             "usage": _usage(sequence),
+            TIMES: sequence.times.model_dump(),
             "choices": [
                 {
                     "index": 0,

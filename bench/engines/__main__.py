@@ -4,7 +4,14 @@ Needs `scripts/setup-sglang` and `scripts/setup-vllm`.
 """
 
 from bench import frame
-from bench.engines import differences, sglang
+from bench.engines import differences, kv, routers, sglang
+
+PARTS: dict[str, frame.Part] = {
+    "sglang": sglang.measure,
+    "differences": differences.measure,
+    "kv": kv.measure,
+    "routers": routers.measure,
+}
 
 if __name__ == "__main__":
-    frame.run("engines", {"sglang": sglang.measure, "differences": differences.measure})
+    frame.run("engines", PARTS)

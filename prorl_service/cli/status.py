@@ -22,6 +22,7 @@ from prorl_service.schemas import (
     TERMINAL_STATES,
     BackendState,
     BackendStatus,
+    CacheStatus,
     PolicyLease,
     ServiceStatus,
     Stage,
@@ -171,6 +172,7 @@ def lines(now: ServiceStatus) -> Iterator[Line]:
     yield Line("rollouts", counts(live))
     yield from _stages(now)
     yield from _engines(now)
+    yield from _cache(now.cache)
     yield from map(_service, now.services)
     yield from _sandboxes(now)
     yield Line("ended", counts({one.value: n for one, n in now.ended.items()}))
@@ -222,9 +224,17 @@ def _engine(one: BackendStatus) -> str:
     ]
     if one.prompt_tokens:
         parts.append(f"{one.cached_tokens / one.prompt_tokens:.0%} of prompts cached")
+    if one.gauges is not None and one.gauges.kv_tokens is not None:
+        parts.append(f"{one.gauges.kv_use:.0%} of {one.gauges.kv_tokens} tokens of cache in use")
     if one.reason:
         parts.append(visible_line(one.reason))
     return ", ".join(parts)
+
+
+def _cache(cache: CacheStatus | None) -> Iterator[Line]:
+    if cache is not None and cache.held + cache.waiting:
+        text = f"full: {cache.held} held before a turn, {cache.waiting} waiting to begin"
+        yield Line("cache", text, "yellow")
 
 
 def _service(one: ServiceBehind) -> Line:

@@ -179,6 +179,7 @@ def _metrics(said: Said, segment: Segment, *, is_first: bool) -> Document:
             "policy_versions": segment.policy_versions[turn.start : turn.stop],
             "finish_reason": turn.finish_reason,
             "model_s": turn.model_s,
+            **({} if turn.times is None else {"engine_times": turn.times.model_dump()}),
             "backend": turn.backend,
         },
     }

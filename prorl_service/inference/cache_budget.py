@@ -54,7 +54,7 @@ class EngineCache:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class CachePlace:
     """A rollout's place in the line for the cache."""
 
     agent: str
@@ -77,7 +77,7 @@ class CacheBudget:
     def __init__(self) -> None:
         self._budget: int | None = None
         self._engines = 1
-        self._line: dict[Place, None] = {}
+        self._line: dict[CachePlace, None] = {}
         """Places in the order of their arrival."""
         self._lengths: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
         """Tokens after the prompt that ended rollouts needed, by agent."""
@@ -95,19 +95,19 @@ class CacheBudget:
             self._budget, self._engines = budget, len(budgets)
             self._admit()
 
-    def join(self, place: Place) -> None:
+    def join(self, place: CachePlace) -> None:
         """Puts a rollout at the end of the line."""
         self._line[place] = None
         self._admit()
 
-    def grow(self, place: Place, context_tokens: int) -> None:
+    def grow(self, place: CachePlace, context_tokens: int) -> None:
         """Notes the length of a context of the rollout after a turn."""
         before = self._expected_of(place)
         place.tokens = max(place.tokens, context_tokens - place.prompt_tokens)
         if self._expected_of(place) != before:
             self._admit()
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: CachePlace) -> None:
         """Frees the place of a rollout that samples no more, and learns from it. One that has left
         before is ignored."""
         if place not in self._line:
@@ -133,7 +133,7 @@ class CacheBudget:
             waiting=sum(not one.has_begun for one in waiting),
         )
 
-    def _expected_of(self, place: Place) -> int:
+    def _expected_of(self, place: CachePlace) -> int:
         """Returns the tokens after its prompt that a rollout will need; a guess counts as one
         rollout among those that have ended."""
         guess = FIRST_GUESS * place.most_tokens

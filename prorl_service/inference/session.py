@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from prorl_service import metrics
 from prorl_service.errors import BackendError, BackendLent
 from prorl_service.inference.base import Generation
-from prorl_service.inference.cache_budget import CacheBudget, Place
+from prorl_service.inference.cache_budget import CacheBudget, CachePlace
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.member import PoolMember
@@ -46,12 +46,12 @@ class RolloutSession:
         self._clock = clock
         self._dispatch, self._model = dispatch, model
         self._cache = cache
-        self._place: Place | None = None
+        self._place: CachePlace | None = None
         self._member: PoolMember | None = None
         self._prompts: list[EncodedPrompt] = []
         """Prompts of the newest calls, at most one for each conversation, the newest last."""
 
-    async def enter(self, place: Place) -> None:
+    async def enter(self, place: CachePlace) -> None:
         """Waits in the line for the engines' cache. Without, no call waits for the cache."""
         self._place = place
         self._cache.join(place)

@@ -22,7 +22,7 @@ from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.attempt import Attempt, SampledTurns
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
-from prorl_service.inference.cache_budget import Place
+from prorl_service.inference.cache_budget import CachePlace
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.session import RolloutSession
 from prorl_service.pipeline.config import PipelineConfig
@@ -68,7 +68,7 @@ class Execution:
         """Waits until the engines' cache has room for the rollout."""
         attempt, prompt_tokens = self.attempt, len(self.attempt.prompt_ids)
         room = attempt.max_model_len - prompt_tokens
-        place = Place(
+        place = CachePlace(
             attempt.task.agent,
             group,
             prompt_tokens,

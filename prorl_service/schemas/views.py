@@ -12,6 +12,7 @@ from prorl_service.schemas.base import MAX_INT32, WireModel
 from prorl_service.schemas.groups import Limits, Message, Sampling
 from prorl_service.schemas.rollouts import (
     Blame,
+    EngineTimes,
     ErrorInfo,
     FinishReason,
     Resumption,
@@ -206,6 +207,7 @@ class TextTurn(WireModel):
     oldest_policy_version: int | None = None
     newest_policy_version: int | None = None
     model_s: float
+    times: EngineTimes | None = None
     tool_s: float
     backend: str
 

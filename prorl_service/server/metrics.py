@@ -9,7 +9,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from prorl_service import metrics
-from prorl_service.schemas import BackendState, BackendStatus, ErrorResponse, RolloutState
+from prorl_service.schemas import (
+    BackendState,
+    BackendStatus,
+    CacheStatus,
+    ErrorResponse,
+    RolloutState,
+)
 from prorl_service.server.service import Service, ServiceDep
 
 metrics_router = APIRouter(tags=["Service"], responses={"4XX": {"model": ErrorResponse}})
@@ -52,6 +58,7 @@ class Current(Collector):
         yield _gauges("queue_length", "Rollouts waiting.", "stage", executor.queues().items())
         yield _gauges("workers", "Workers of a stage.", "stage", executor.workers().items())
         yield from _engines(service.backends.statuses())
+        yield from _cache(service.status().cache)
         if service.sandboxes is not None:
             yield from _sandboxes(service.sandboxes.counts())
 
@@ -71,6 +78,42 @@ def _engines(engines: Sequence[BackendStatus]) -> Iterator[Metric]:
         for state in BackendState:
             states.add_metric([one.backend_id, state.value], state is one.state)
     yield states
+    yield from _told(engines)
+
+
+def _told(engines: Sequence[BackendStatus]) -> Iterator[Metric]:
+    """Yields what engines say of themselves; those that say nothing have no values."""
+    told = [(one.backend_id, one.gauges) for one in engines if one.gauges is not None]
+    sizes = [(name, one.kv_tokens) for name, one in told if one.kv_tokens is not None]
+    yield _gauges("backend_kv_tokens", "Tokens that its KV cache holds.", "backend", sizes)
+    uses = [(name, one.kv_use) for name, one in told]
+    yield _gauges("backend_kv_use", "Share of the cache that calls use.", "backend", uses)
+    waiting = [(name, one.waiting) for name, one in told]
+    yield _gauges("backend_waiting", "Calls that wait within the engine.", "backend", waiting)
+    about = "Calls that the engine began again for want of cache."
+    preemptions = CounterMetricFamily("prorl_backend_preemptions", about, labels=["backend"])
+    about = "Calls whose times the engine has added up."
+    calls = CounterMetricFamily("prorl_backend_timed_calls", about, labels=["backend"])
+    about = "Time of these calls within the engine, by phase."
+    seconds = CounterMetricFamily("prorl_backend_seconds", about, labels=["backend", "phase"])
+    for name, gauges in told:
+        preemptions.add_metric([name], gauges.preemptions)
+        calls.add_metric([name], gauges.timed_calls)
+        for field, sum_s in gauges.times or ():
+            seconds.add_metric([name, field.removesuffix("_s")], sum_s)
+    yield from (preemptions, calls, seconds)
+
+
+def _cache(cache: CacheStatus | None) -> Iterator[Metric]:
+    if cache is None:
+        return
+    about = "Tokens of the engines' KV caches that may be expected."
+    yield _gauge("cache_budget_tokens", about, cache.budget_tokens)
+    about = "Tokens that the admitted rollouts should need."
+    yield _gauge("cache_expected_tokens", about, cache.expected_tokens)
+    about = "Rollouts in the line for the engines' cache."
+    states = (("admitted", cache.admitted), ("held", cache.held), ("waiting", cache.waiting))
+    yield _gauges("cache_rollouts", about, "state", states)
 
 
 def _sandboxes(counts: Mapping[str, int]) -> Iterator[Metric]:

@@ -119,6 +119,7 @@ def _turns(trajectory: Trajectory, prompt: Prompt, chat: ChatFormat | None) -> I
             oldest_policy_version=min(versions, default=None),
             newest_policy_version=max(versions, default=None),
             model_s=turn.model_s,
+            times=turn.times,
             tool_s=sum(call.duration_s for call in turn.tool_calls),
             backend=turn.backend,
         )

@@ -232,6 +232,7 @@ def _chat(turn: Turn, trajectory: Trajectory, cursor: float, common: dict[str, V
         "gen_ai.usage.cache_read.input_tokens": turn.cached_tokens,
         "prorl.segment": turn.segment,
         "prorl.waited_s": turn.waited_s,
+        **{f"prorl.engine.{phase}": seconds for phase, seconds in turn.times or ()},
         "prorl.format_error": True if turn.format_error is not None else None,
     }
     sampled_by = segment.policy_versions[turn.start : turn.stop]

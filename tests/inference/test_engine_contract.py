@@ -70,6 +70,29 @@ async def backend(engine: Engine) -> AsyncIterator[Backend]:
         yield backend
 
 
+async def test_it_says_how_much_it_holds_and_how_long_calls_took(
+    engine: Engine, backend: Backend
+) -> None:
+    before = await backend.load(timeout_s=TIMEOUT_S)
+    answer = await ask(backend, prompt(40), max_tokens=8)
+    after = await backend.load(timeout_s=TIMEOUT_S)
+    assert before is not None
+    assert before.kv_tokens is not None
+    assert before.kv_tokens >= CONTEXT
+    assert before.started_at is not None
+    assert after is not None
+    assert after.started_at == before.started_at
+    assert after.timed_calls == before.timed_calls + 1
+    assert after.times is not None
+    assert before.times is not None
+    assert after.times.decode_s > before.times.decode_s
+    if backend.engine.kind == "prorl":  # vLLM tells the times of no single call
+        assert answer.times is not None
+        assert answer.times.decode_s > 0
+    else:
+        assert answer.times is None
+
+
 # --- tokens and logprobs ------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ other is found by its answers: they come from several processes. Sampling throug
 exact, since answers say which weights sampled a token; pauses, weights and versions would not be.
 """
 
-from contextlib import suppress
 from typing import Any
 
 from prorl_service.errors import BackendError, BackendRejected
@@ -16,7 +15,7 @@ WORKERS = "/workers"
 ANSWERS = 8
 """Concurrent requests, so that each has a connection of its own, among whose answers another
 process is looked for. Of two engines in random turns, one stays hidden in 1 of 128 trials."""
-HINT = "give the address of each engine instead of the router's, once for each"
+HINT = "add each engine behind it by its own address"
 
 
 class Processes:
@@ -35,20 +34,21 @@ class Processes:
         is_back = not answered.isdisjoint(self._known[:-1])
         self._are_several = self._are_several or is_back or len(answered) > 1
         if self._are_several:
-            text = f"several engines answer at {self._url}: it is a router"
+            text = f"several processes answer at {self._url}: it is a router, not an engine"
             raise BackendRejected(text, hint=HINT)
         self._known += answered.difference(self._known)
 
 
 async def refuse_listed(http: EngineHttp) -> None:
     """Raises `BackendRejected` if the address is that of a router that lists its engines."""
-    count = 0
-    with suppress(BackendError):  # an engine has no such route; whether it answers, probes find out
-        count = await http.ask("GET", WORKERS, _count)
-    if count:
-        engines = "an engine" if count == 1 else f"{count} engines"
-        raise BackendRejected(f"{http.url} is a router in front of {engines}", hint=HINT)
+    try:
+        await http.ask("GET", WORKERS, _read)
+    except BackendError:  # an engine has no such route; whether it answers, probes find out
+        return
+    raise BackendRejected(f"{http.url} is a router, not an engine", hint=HINT)
 
 
-def _count(answer: Any) -> int:
-    return sum(1 for one in answer["workers"] if one["url"])
+def _read(answer: Any) -> None:
+    """Raises `ValueError` and the like for what is not a list of engines, perhaps still empty."""
+    for worker in answer["workers"]:
+        worker["url"]

@@ -54,6 +54,13 @@ function Stage({ status, stage }) {
 
 const OTHER_QUEUES = (status) => Object.entries(status.queues).filter(([name]) => !STAGES.includes(name));
 
+// Means over all calls since the engine's start.
+function meanTimes(gauges) {
+  if (!gauges?.times || !gauges.timed_calls) return "–";
+  const { queue_s, prefill_s, decode_s } = gauges.times;
+  return [queue_s, prefill_s, decode_s].map((sum) => seconds(sum / gauges.timed_calls)).join(", ");
+}
+
 const ENGINES = [
   ["engine", (one) => html`<code>${plain(one.url)}</code>`],
   ["state", (one) => html`<span class="state ${one.state}">${one.state}</span> ${plain(one.reason)}`],
@@ -62,6 +69,10 @@ const ENGINES = [
   ["rollouts", (one) => one.sessions, "number"],
   ["prompt cached", (one) => (one.prompt_tokens ? percent(one.cached_tokens / one.prompt_tokens) : "–"), "number"],
   ["sampled", (one) => count(one.sampled_tokens), "number"],
+  ["cache in use", (one) => (one.gauges?.kv_tokens ? `${percent(one.gauges.kv_use)} of ${count(one.gauges.kv_tokens)}` : "–"), "number"],
+  ["waiting there", (one) => one.gauges?.waiting ?? "–", "number"],
+  ["preempted", (one) => one.gauges?.preemptions ?? "–", "number"],
+  ["a call's queue, prefill, decode", (one) => meanTimes(one.gauges), "number"],
 ];
 
 const SERVICES = [
@@ -106,7 +117,12 @@ export function Now({ status, error }) {
         <h2>Shelf</h2><p>${status.shelf ? `${megabytes(status.shelf.bytes)} of ${megabytes(status.shelf.limit_bytes)}` : "off (--shelf-mb 0)"}</p>
         <${Notice} text=${status.shelf?.failure} /></div>
     </div>
-    <h2>Engines</h2><${Table} columns=${ENGINES} rows=${status.backends} empty="none: add one with --backend" />
+    <h2>Engines</h2>${status.cache && html`<div class="facts">
+      <${Fact} name="expected in their cache">${count(status.cache.expected_tokens)} of ${count(status.cache.budget_tokens)} tokens<//>
+      <${Fact} name="rollouts admitted">${status.cache.admitted}<//>
+      <${Fact} name="held before a turn">${status.cache.held}<//>
+      <${Fact} name="waiting to begin">${status.cache.waiting}<//></div>`}
+    <${Table} columns=${ENGINES} rows=${status.backends} empty="none: add one with --backend" />
     ${status.services.length > 0 && html`<h2>Services behind this front</h2><${Table} columns=${SERVICES} rows=${status.services} />`}
     <h2>Newest failures</h2>
     ${failures.answer ? html`<${Table} columns=${FAILURES} rows=${failures.answer.rollouts} />` : html`<${Waiting} error=${failures.error} />`}

@@ -29,11 +29,14 @@ function TurnBar({ turn, longest }) {
     <i class="model" style=${width(turn.model_s)}></i><i class="tools" style=${width(turn.tool_s)}></i></div>`;
 }
 
+const engineTimes = (times) =>
+  times ? ` (engine: queue ${seconds(times.queue_s)}, prefill ${seconds(times.prefill_s)}, decode ${seconds(times.decode_s)})` : "";
+
 function notes(turn) {
   const version = turn.oldest_policy_version === turn.newest_policy_version
     ? `version ${turn.newest_policy_version ?? "–"}` : `versions ${turn.oldest_policy_version} to ${turn.newest_policy_version}`;
   return [`${turn.sampled_tokens} tokens sampled after ${turn.prompt_tokens}`, turn.cached_tokens ? `${turn.cached_tokens} cached` : "",
-    `model ${seconds(turn.model_s)}`, turn.tool_calls.length ? `tools ${seconds(turn.tool_s)}` : "", version,
+    `model ${seconds(turn.model_s)}${engineTimes(turn.times)}`, turn.tool_calls.length ? `tools ${seconds(turn.tool_s)}` : "", version,
     turn.stop_reason === "stop" ? "" : `stopped: ${turn.stop_reason}`].filter(Boolean).join(" · ");
 }
 

@@ -24,7 +24,7 @@ CUT = 0.9
 """Factor of an engine's share after it has preempted calls, or let them wait for its cache."""
 LEAST_SHARE = 0.5
 RECOVERY = 0.01
-"""What a share regains at each probe that shows neither."""
+"""Part of its cache that an engine regains at each probe that shows neither."""
 
 
 @dataclass(slots=True)

@@ -207,7 +207,7 @@ class TextTurn(WireModel):
     oldest_policy_version: int | None = None
     newest_policy_version: int | None = None
     model_s: float
-    times: EngineTimes | None = None
+    times: EngineTimes | None = Field(None, exclude_if=lambda times: times is None)
     tool_s: float
     backend: str
 

@@ -58,8 +58,8 @@ class Current(Collector):
         yield _gauges("queue_length", "Rollouts waiting.", "stage", executor.queues().items())
         yield _gauges("workers", "Workers of a stage.", "stage", executor.workers().items())
         yield from _engines(service.backends.statuses())
-        yield from _cache(service.status().cache)
         if service.sandboxes is not None:
+            yield from _cache(service.backends.cache.status())
             yield from _sandboxes(service.sandboxes.counts())
 
 
@@ -105,15 +105,15 @@ def _told(engines: Sequence[BackendStatus]) -> Iterator[Metric]:
 
 
 def _cache(cache: CacheStatus | None) -> Iterator[Metric]:
-    if cache is None:
-        return
-    about = "Tokens of the engines' KV caches that may be expected."
-    yield _gauge("cache_budget_tokens", about, cache.budget_tokens)
-    about = "Tokens that the admitted rollouts should need."
-    yield _gauge("cache_expected_tokens", about, cache.expected_tokens)
-    about = "Rollouts in the line for the engines' cache."
-    states = (("admitted", cache.admitted), ("held", cache.held), ("waiting", cache.waiting))
-    yield _gauges("cache_rollouts", about, "state", states)
+    """Yields the admission by the engines' cache; without values while it is off."""
+    tokens, rollouts = dict[str, int](), dict[str, int]()
+    if cache is not None:
+        tokens = {"budget": cache.budget_tokens, "expected": cache.expected_tokens}
+        rollouts = {"admitted": cache.admitted, "held": cache.held, "waiting": cache.waiting}
+    about = "Tokens of the engines' KV caches: the budget, and what admitted rollouts should need."
+    yield _gauges("cache_tokens", about, "of", tokens.items())
+    about = "Rollouts in the line for the engines' caches."
+    yield _gauges("cache_rollouts", about, "state", rollouts.items())
 
 
 def _sandboxes(counts: Mapping[str, int]) -> Iterator[Metric]:

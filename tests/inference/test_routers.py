@@ -11,9 +11,9 @@ from prorl_service import local
 from prorl_service.errors import BackendRejected
 from prorl_service.schemas import BackendSpec, BackendState, EngineGauges
 from prorl_service.testing import StubEngine
-from prorl_service.testing.router import StubRouter
 from tests.inference.gauges import GaugedEngine
 from tests.inference.pools import pool_of, until
+from tests.inference.stub_router import StubRouter
 
 ROUTERS = Path(__file__).parents[2] / ".venv-routers/bin"
 COMMANDS = {"vllm-router": ["vllm-router"], "sglang-router": ["sglang-router", "launch"]}

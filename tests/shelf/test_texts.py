@@ -6,6 +6,7 @@ import pytest
 
 from prorl_service.agents.base import Prompt
 from prorl_service.schemas import (
+    EngineTimes,
     FinishReason,
     Message,
     Rollout,
@@ -23,6 +24,7 @@ from prorl_service.tokens.chat import ChatFormat
 from tests.shelf.shelved import submitted
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b]0;title\x07\u202e\x00é\n" * 3
+TIMES = EngineTimes(queue_s=0.1, prefill_s=0.2, decode_s=1.1)
 BASH = {"type": "function", "function": {"name": "bash", "parameters": {"properties": {}}}}
 
 
@@ -61,6 +63,7 @@ class Played:
                 format_error=format_error,
                 model_s=1.5,
                 cached_tokens=7,
+                times=TIMES,
                 backend="e",
             )
         )
@@ -124,6 +127,7 @@ def test_outputs_are_whole_and_untouched(played: Played, chat: ChatFormat) -> No
     assert first.tool_calls[0].output == output
     assert last.raw == HOSTILE
     assert (first.model_s, first.tool_s, first.cached_tokens) == (1.5, 2.5, 7)
+    assert first.times == TIMES
     assert (first.oldest_policy_version, first.newest_policy_version) == (3, 3)
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.schemas import (
+    EngineTimes,
     FinishReason,
     Group,
     Message,
@@ -116,8 +117,12 @@ def test_a_clock_that_jumps_back_leaves_a_tree_whose_root_holds_all() -> None:
 
 
 def test_a_turn_has_the_newest_version_that_sampled_it_and_its_place_in_the_prompt() -> None:
-    root = grown(ended([turn(0, 1011.0), turn(2, 1012.0)], [visit(Stage.RUN, 1010, 9)]))
+    times = EngineTimes(queue_s=0.25, prefill_s=0.5, decode_s=1.0)
+    turns = [turn(0, 1011.0), turn(2, 1012.0, times=times)]
+    root = grown(ended(turns, [visit(Stage.RUN, 1010, 9)]))
     first, second = root.children[0].children
+    assert "prorl.engine.queue_s" not in first.attributes
+    assert second.attributes["prorl.engine.queue_s"] == 0.25
     assert first.attributes["prorl.policy_version"] == 1
     assert second.attributes["prorl.policy_version"] == 3
     assert second.attributes["gen_ai.usage.input_tokens"] == 3 + 2

@@ -12,9 +12,9 @@ from prorl_service.inference.engines.http import EngineHttp
 
 WORKERS = "/workers"
 """Route at which both routers list their engines."""
-ANSWERS = 8
-"""Concurrent requests, so that each has a connection of its own, among whose answers another
-process is looked for. Of two engines in random turns, one stays hidden in 1 of 128 trials."""
+ANSWERS = 16
+"""Concurrent requests when an engine is added: each has a connection of its own. A router that
+gives two engines random turns hides one of them in 1 of 32,768 trials."""
 HINT = "add each engine behind it by its own address"
 
 

@@ -1,9 +1,6 @@
-"""A router in front of several engines, for tests: each request goes to the next of them.
+"""A router in front of several engines: each request goes to one of them."""
 
-Not used by the service itself.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import cycle
 from typing import Self
@@ -17,11 +14,14 @@ from prorl_service.testing.loopback import Handler, Loopback
 
 class StubRouter(Loopback):
     """`async with StubRouter(urls) as router`. `is_listing`: it lists its engines as vllm-router
-    and sglang-router do; otherwise only its answers show that it is a router."""
+    and sglang-router do; otherwise only its answers show that it is a router. `order`: engines of
+    its requests; by default they take turns."""
 
-    def __init__(self, engines: Sequence[str], *, is_listing: bool) -> None:
+    def __init__(
+        self, engines: Sequence[str], *, is_listing: bool, order: Iterator[str] | None = None
+    ) -> None:
         self._engines = list(engines)
-        self._next = cycle(self._engines)
+        self._next = order or cycle(self._engines)
         self._is_listing = is_listing
         self._stack = AsyncExitStack()
 

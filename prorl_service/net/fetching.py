@@ -28,8 +28,6 @@ ABANDONED_S = 60.0
 """Age of a file after which no engine is just about to lock it."""
 PIECE_BYTES = 4 * 2**20
 PREFIX = "prorl-weights-"
-
-
 DIFFERENCE = ".difference"
 """Ending of the URL of a difference, after that of the whole file."""
 
@@ -74,9 +72,10 @@ class Fetches:
 
     def keep(self) -> None:
         """Makes a download, whose model is in place, the base of the next."""
-        fetch, self._current = self._current, self._last
-        self.end()
-        self._last = fetch if fetch is not None and fetch.keep() else None
+        if self._current is not None:
+            fetch, self._current = self._current, self._last
+            self.end()
+            self._last = fetch if fetch.keep() else None
 
     def end(self) -> None:
         """Closes the file that was offered."""
@@ -86,7 +85,8 @@ class Fetches:
 
     def close(self) -> None:
         self.end()
-        self.keep()
+        self._current, self._last = self._last, None
+        self.end()
 
 
 class Fetch:

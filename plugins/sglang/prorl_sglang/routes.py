@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from safetensors.torch import load_file, save_file
 from sglang.srt.utils.auth import AuthLevel, auth_level
 
-from prorl_service.net.fetching import Fetch, FetchFailed, Offer
+from prorl_service.net.fetching import Fetches, FetchFailed, Offer
 from prorl_service.utils.checkpoint import Shapes, difference, shapes_of
 from prorl_sglang.adapters import completed
 
@@ -31,6 +31,7 @@ class OfferedWeights(BaseModel):
     path: str
     size: int
     url: str
+    base: str = ""
     shapes: dict[str, list[int]]
     """Shape of each tensor in the file."""
     adapter_config: str | None
@@ -45,17 +46,17 @@ class Fetched:
         self._model_config = model_config
         self._model = model_config.model_path
         """Directory or name on the hub of the model that SGLang was started with."""
-        self._fetch: Fetch | None = None
+        self._fetches = Fetches()
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def fetch(self, offer: OfferedWeights) -> dict[str, str]:
         """Returns the directory. Raises `FetchFailed`, and `ValueError` for weights of another
         model."""
-        self.release()
+        self._clear()
         if offer.adapter_config is None:
             self._check(offer)
-        self._fetch = Fetch(Offer(offer.path, offer.size, offer.url))
-        file = f"/proc/{os.getpid()}/fd/{self._fetch.file().fileno()}"
+        self._fetches.begin(Offer(offer.path, offer.size, offer.url, offer.base))
+        file = f"/proc/{os.getpid()}/fd/{self._fetches.file().fileno()}"
         self._directory = tempfile.TemporaryDirectory(prefix="prorl-")
         directory = Path(self._directory.name)
         if offer.adapter_config is None:
@@ -64,6 +65,7 @@ class Fetched:
             matrices = completed(load_file(file), self._shapes())
             save_file(matrices, directory / "adapter_model.safetensors")
             (directory / "adapter_config.json").write_text(offer.adapter_config)
+            self._fetches.end()
         return {"directory": str(directory)}
 
     def _shapes(self) -> Shapes:
@@ -75,9 +77,12 @@ class Fetched:
             raise ValueError(f"prorl: not the weights of {self._model}: {problem}")
 
     def release(self) -> None:
-        if self._fetch is not None:
-            self._fetch.close()
-            self._fetch = None
+        """Removes the directory. A model is the base of the next difference."""
+        self._fetches.keep()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._fetches.end()
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prorl_service.errors import InvalidRequest
+from prorl_service.errors import BackendUnavailable, InvalidRequest
 from prorl_service.inference import tensor_file
 
 
@@ -68,7 +68,7 @@ class Broadcast:
     """Weights that a trainer broadcasts to the workers of a group of engines. No copy is kept."""
 
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    """vLLM's `update_info`: names, types and shapes of the tensors."""
+    """Names, types and shapes of the tensors: vLLM's `update_info`, or SGLang's fields."""
     start: asyncio.Barrier | None = None
     """Barrier at which each engine, once paused, waits for the others."""
     path: str = ""
@@ -76,6 +76,14 @@ class Broadcast:
 
     def __str__(self) -> str:
         return "by NCCL"
+
+    async def meet(self) -> None:
+        """Waits for the other engines. Raises `BackendUnavailable`."""
+        if self.start is not None:
+            try:
+                await self.start.wait()
+            except asyncio.BrokenBarrierError:
+                raise BackendUnavailable("another engine failed before the broadcast") from None
 
 
 WeightSource = WeightDirectory | WeightFile | Broadcast

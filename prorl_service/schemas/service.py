@@ -236,7 +236,10 @@ class WeightsQuery(WireModel):
         0, ge=0, description="Rank of an adapter that could be sent alone; 0: there is none."
     )
     base: str = Field("", description="Model that the adapter is for.")
-    nccl: bool = Field(False, description="True if it can broadcast by NCCL.")
+    nccl: bool = Field(False, description="True if it can broadcast by NCCL, with vLLM's own side.")
+    torch_nccl: bool = Field(
+        False, description="True if it can do so in a group of torch.distributed, for SGLang."
+    )
 
 
 class WeightsTerms(WireModel):
@@ -269,6 +272,10 @@ class WeightsTerms(WireModel):
         description="Workers of all engines, if all take weights by NCCL: the trainer broadcasts "
         "them in a group with these. 0: it sends a file.",
     )
+    protocol: str = Field(
+        "",
+        description='Kind of these engines, "vllm" or "sglang"; empty without `workers`.',
+    )
     group: str = Field(
         "", description="The NCCL group of these engines; empty: `POST /v1/weights/group` first."
     )
@@ -276,8 +283,9 @@ class WeightsTerms(WireModel):
 
 class NcclGroupSpec(WireModel):
     init_info: dict[str, Any] = Field(
-        description="vLLM's, with the address of the trainer, which is rank 0, and the group's "
-        "`world_size`. The service gives each engine its `rank_offset`."
+        description="vLLM's, or the fields of SGLang's `/init_weights_update_group`, with the "
+        "address of the trainer, which is rank 0, and the group's `world_size`. The service gives "
+        "each engine its `rank_offset`. SGLang first leaves the group named by `replaced`."
     )
 
 
@@ -291,7 +299,8 @@ class BroadcastSpec(Push):
 
     group: str
     update_info: dict[str, Any] = Field(
-        description="vLLM's: names, types and shapes of the tensors, in their order."
+        description="Names, types and shapes of the tensors, in their order: vLLM's, or the fields "
+        "of SGLang's `/update_weights_from_distributed`."
     )
 
 

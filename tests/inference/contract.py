@@ -137,6 +137,39 @@ def error(
     return float((chosen - torch.tensor(answer.logprobs)).abs().max())
 
 
+async def change_weights_during_a_call(
+    engine: Engine, backend: Backend, source: WeightSource, new: Path, *, may_abort: bool = False
+) -> None:
+    """Gives the engine `source`, which has the weights of `new`, and checks a call in flight and a
+    later one. `may_abort`: the call in flight may end."""
+    old, old_version = engine.checkpoint, engine.version
+    asked = await endless_prompt(backend)
+    await ask(backend, prompt(200), session_id="talk")
+    call = asyncio.create_task(
+        ask(backend, asked, sampling=GREEDY, max_tokens=CONTEXT - len(asked))
+    )
+    await engine.until("num_requests_running", lambda running: running == 1)
+    await engine.load(backend, source, new)
+
+    answer = await call
+    is_aborted = answer.finish_reason == "abort"
+    assert may_abort or not is_aborted
+    tokens = len(answer.token_ids)
+    split = tokens if is_aborted else answer.policy_versions.index(engine.version)
+    versions = [old_version] * split + [engine.version] * (tokens - split)
+    assert answer.policy_versions == versions
+    for checkpoint, span in ((old, slice(split)), (new, slice(split, None))):
+        exact = exact_logprobs(checkpoint, asked, answer.token_ids)[span]
+        assert exact.argmax(-1).tolist() == answer.token_ids[span]
+        difference = exact.amax(-1) - torch.tensor(answer.logprobs[span])
+        assert difference.numel() == 0 or float(difference.abs().max()) < TOLERANCE
+
+    later = await ask(backend, prompt(200), session_id="talk")
+    assert later.cached_tokens == 0
+    assert error(new, prompt(200), later) < TOLERANCE
+    assert (await backend.describe()).policy_version == engine.version
+
+
 @cache
 def _model(checkpoint: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(checkpoint).eval()

@@ -11,10 +11,11 @@ from starlette.responses import Response
 from prorl_service.errors import BackendError, BackendRejected
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
+from prorl_service.inference.engines import sglang
 from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFile
-from prorl_service.schemas import Sampling
+from prorl_service.schemas import EngineGauges, EngineTimes, Sampling
 from prorl_service.testing.loopback import Handler
 from tests.inference.scripted_backend import answers, backend_of
 
@@ -30,6 +31,11 @@ SERVER = {
     "enable_lora": True,
     "max_lora_rank": 8,
     "enable_deterministic_inference": False,
+    "device": "cuda",
+    "tp_size": 2,
+    "pp_size": 1,
+    "dp_size": 1,
+    "startup_time": {"scheduler_e2e": 1.928985548000128, "tokenizer_e2e": 21.7856567609997},
 }
 META: dict[str, Any] = {
     "prompt_tokens": 3,
@@ -107,7 +113,7 @@ async def test_a_sound_answer_is_read(caplog: pytest.LogCaptureFixture) -> None:
         await generate(backend, max_tokens=100)
     assert (generation.token_ids, generation.logprobs) == ([7, 8], [-0.5, 0.0])
     assert (generation.policy_versions, generation.cached_tokens) == ([0, 4], 2)
-    assert generation.finish_reason == "stop"
+    assert (generation.finish_reason, generation.times) == ("stop", None)
     (_, first), (_, second) = engine.asked
     assert first == {
         "input_ids": PROMPT,
@@ -181,6 +187,31 @@ async def test_raw_logprobs_are_refused() -> None:
     assert "SGLANG_RETURN_ORIGINAL_LOGPROB" in caught.value.hint
 
 
+async def test_a_server_with_metrics_tells_times() -> None:
+    told = {"queue_time": 0.25, "forward_entry_time": 9.0, "prefill_finished_time": 9.5}
+    answer = {**ANSWER, "meta_info": {**META, **told, "request_finished_ts": 11.5}}
+    async with backend_of(Sglang(**{"/generate": answers(answer)}).routes()) as backend:
+        generation = await generate(backend)
+    assert generation.times == EngineTimes(queue_s=0.25, prefill_s=0.5, decode_s=2.0)
+
+
+@pytest.mark.parametrize("has_metrics", [False, True])
+async def test_loads_of_its_ranks_are_added_up(has_metrics: bool) -> None:
+    rank = {"max_total_num_tokens": 1000, "token_usage": 0.25, "num_waiting_reqs": 2}
+    routes = {"/v1/loads": answers({"loads": [rank, {**rank, "token_usage": 0.75}]})}
+    if has_metrics:
+        routes["/metrics"] = answers(
+            'sglang:num_retracted_requests_total{pid="1",tp_rank="0"} 2.0\n'
+            'sglang:num_retracted_requests_total{pid="2",tp_rank="0"} 1.0\n'
+        )
+    async with backend_of(Sglang(**routes).routes()) as backend:
+        await backend.describe()
+        gauges = await backend.load(timeout_s=30)
+    assert gauges == EngineGauges(
+        kv_tokens=2000, kv_use=0.5, waiting=4, preemptions=3 if has_metrics else 0
+    )
+
+
 # --- weights ------------------------------------------------------------------------------------
 
 
@@ -212,15 +243,83 @@ async def test_an_update_that_fails_leaves_the_engine_paused(tmp_path: Path) -> 
     assert [path for path, _ in engine.asked] == ["/pause_generation", "/update_weights_from_disk"]
 
 
-async def test_broadcasts_are_refused_with_what_to_use_instead() -> None:
-    async with backend_of(Sglang().routes()) as backend:
-        with pytest.raises(BackendRejected, match="takes no broadcasts") as caught:
-            await backend.load_weights(Broadcast({}, None), 8, timeout_s=30)
-    assert "as files" in caught.value.hint
+UPDATE_INFO = {
+    "names": ["a", "b", "c", "d"],
+    "dtypes": ["bfloat16"] * 4,
+    "shapes": [[3], [5, 2], [4], [1, 2, 2]],
+    "group_name": "g",
+}
+BROADCAST_ROUTES = (
+    *("/destroy_weights_update_group", "/init_weights_update_group", "/begin_weight_update"),
+    *("/update_weights_from_distributed", "/end_weight_update"),
+    *("/pause_generation", "/continue_generation"),
+)
+
+
+async def test_a_broadcast_comes_in_parts_and_has_its_label_with_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sglang, "PART_ELEMENTS", 8)
+    engine = Sglang(**{path: answers({"success": True}) for path in BROADCAST_ROUTES})
+    async with backend_of(engine.routes()) as backend:
+        intake = await backend.intake(await backend.describe())
+        process = await backend.process()
+        await backend.join_group({"world_size": 3, "replaced": "old"}, timeout_s=30)
+        await backend.load_weights(Broadcast(UPDATE_INFO, None), 8, timeout_s=30)
+    assert (intake.workers, process) == (2, "1.928985548000128 21.7856567609997")
+    assert [path.removeprefix("/") for path, _ in engine.asked] == [
+        *("destroy_weights_update_group", "init_weights_update_group"),
+        *("pause_generation", "begin_weight_update"),
+        *["update_weights_from_distributed"] * 3,
+        *("end_weight_update", "continue_generation"),
+    ]
+    assert [body for _, body in engine.asked[:2]] == [{"group_name": "old"}, {"world_size": 3}]
+    parts = [body for path, body in engine.asked if path == "/update_weights_from_distributed"]
+    assert [part["names"] for part in parts] == [["a"], ["b"], ["c", "d"]]
+    assert [part["shapes"] for part in parts] == [[[3]], [[5, 2]], [[4], [1, 2, 2]]]
+    assert {part["group_name"] for part in parts} == {"g"}
+    assert [part.get("weight_version") for part in parts] == [None, None, "8"]
+
+
+async def test_a_part_that_fails_ends_the_update_and_leaves_the_engine_paused() -> None:
+    routes = {path: answers({"success": True}) for path in BROADCAST_ROUTES}
+    failure = answers({"success": False, "message": "no such tensor"}, 400)
+    engine = Sglang(**{**routes, "/update_weights_from_distributed": failure})
+    async with backend_of(engine.routes()) as backend:
+        with pytest.raises(BackendError, match=r"stays paused.*no such tensor"):
+            await backend.load_weights(Broadcast(UPDATE_INFO, None), 8, timeout_s=30)
+    assert [path for path, _ in engine.asked][-2:] == [
+        "/update_weights_from_distributed",
+        "/end_weight_update",
+    ]
+
+
+@pytest.mark.parametrize(
+    "info", [{}, {**UPDATE_INFO, "shapes": [[3]]}, {**UPDATE_INFO, "names": 1}]
+)
+async def test_a_broadcast_for_other_engines_is_refused_before_the_pause(
+    info: dict[str, Any],
+) -> None:
+    engine = Sglang()
+    async with backend_of(engine.routes()) as backend:
+        with pytest.raises(BackendRejected, match="update_info is not for SGLang"):
+            await backend.load_weights(Broadcast(info, None), 8, timeout_s=30)
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize("changed", [{"device": "cpu"}, {"pp_size": 2}, {"dp_size": 2}])
+async def test_an_engine_without_a_gpu_or_with_several_ranks_takes_no_broadcasts(
+    changed: dict[str, Any],
+) -> None:
+    routes = Sglang(**{"/server_info": answers({**SERVER, **changed})}).routes()
+    async with backend_of(routes) as backend:
+        intake = await backend.intake(await backend.describe())
+    assert intake.workers == 0
 
 
 async def test_the_plug_in_says_what_the_engine_takes() -> None:
     async with backend_of(Sglang(**{"/prorl": answers({"dtype": "bfloat16"})}).routes()) as backend:
         intake = await backend.intake(await backend.describe())
     assert (intake.dtype, intake.needs_for_files, intake.max_lora_rank) == ("bfloat16", "", 8)
+    assert intake.workers == 0
     assert not intake.takes_seeds

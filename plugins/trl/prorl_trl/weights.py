@@ -160,7 +160,7 @@ def send(
     from the `copy` of the last one. `after`: version of the last ones; 0 before the first. Raises
     `ServiceCallError`."""
     adapter = weights.adapter
-    query = WeightsQuery(nccl=nccl.is_possible())
+    query = WeightsQuery(nccl=nccl.is_possible(), torch_nccl=torch.cuda.is_available())
     if adapter is not None:
         query = query.model_copy(update={"lora_rank": adapter.rank, "base": adapter.base})
     terms = client.weights_terms(query)

@@ -1,28 +1,32 @@
 """SGLang: its routes, and what it is not asked for.
 
 Weights come from a directory that SGLang reads, or as a file that our plug-in (plugins/sglang)
-fetches into a directory of its own; not built: NCCL. Calls with `top_p` or `top_k` are refused:
-SGLang reports the logprobs of the distribution before these cut it. Seeds are left out unless it
-samples by them. What depends on a release is in the table of neighbours.
+fetches into a directory of its own; without the plug-in by NCCL, too. Calls with `top_p` or `top_k`
+are refused: SGLang reports the logprobs of the distribution before these cut it. Seeds are left out
+unless it samples by them. What depends on a release is in the table of neighbours.
 """
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from math import prod
+from typing import Any, TypeVar
 
 import orjson
 
-from prorl_service.errors import BackendRejected, BackendUnavailable
+from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference import tensor_file
 from prorl_service.inference.engines import logprobs
+from prorl_service.inference.engines import sglang_answers as answers
 from prorl_service.inference.engines.base import (
     ADAPTER_PREFIX,
     Broadcast,
     Engine,
     EngineCall,
+    EngineGauges,
     EngineInfo,
     Generation,
     Intake,
@@ -37,7 +41,7 @@ from prorl_service.inference.engines.base import (
 )
 from prorl_service.inference.engines.handout import handed_out
 from prorl_service.inference.engines.http import EngineHttp, NotOffered
-from prorl_service.inference.engines.versions import expanded, version_of
+from prorl_service.inference.engines.versions import expanded
 from prorl_service.neighbours import neighbours
 from prorl_service.schemas import LogprobsMode
 
@@ -61,10 +65,10 @@ NO_ADAPTERS = (
     "start SGLang with `--enable-lora --max-lora-rank R --lora-target-modules all`, or merge "
     "adapters into the model"
 )
-NO_BROADCASTS = "send weights as files, or as a directory that the engine sees, too"
+PART_ELEMENTS = 2**28
+"""Most elements in one part of a broadcast, unless one tensor has more: SGLang holds a part beside
+its weights."""
 NEEDS_MODE = "start SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"
-DTYPES = ("float32", "bfloat16", "float16")
-"""Values of its option --dtype that name one type."""
 
 
 class SglangEngine(Engine):
@@ -80,7 +84,7 @@ class SglangEngine(Engine):
 
     async def describe(self, info: EngineInfo) -> EngineInfo:
         is_paused = await self._is_paused()
-        server = await self.http.ask("GET", "/server_info", _ServerInfo.read)
+        server = await self.http.ask("GET", "/server_info", answers.ServerInfo.read)
         self._check_release(server.version)
         self._takes_seeds, self._context = server.is_deterministic, server.context
         return replace(
@@ -88,7 +92,7 @@ class SglangEngine(Engine):
             model=server.model,  # /v1/models names the directory of the last update
             root=server.root,
             max_model_len=server.context,
-            policy_version=await self.http.ask("GET", "/model_info", _read_version),
+            policy_version=await self.http.ask("GET", "/model_info", answers.read_version),
             is_paused=is_paused,
         )
 
@@ -109,6 +113,12 @@ class SglangEngine(Engine):
     async def check_health(self) -> None:
         # SGLang's /health samples, and fails while it is paused.
         await self.http.ask("GET", "/ping", lambda _: None)
+
+    async def load(self) -> EngineGauges:
+        gauges = await self.http.ask("GET", "/v1/loads", answers.read_gauges)
+        with suppress(NotOffered):  # without --enable-metrics
+            gauges.preemptions = await self.http.ask_text("/metrics", answers.read_retractions)
+        return gauges
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -153,6 +163,7 @@ class SglangEngine(Engine):
                 finish_reason=meta["finish_reason"]["type"],
                 cached_tokens=meta["cached_tokens"],
                 backend=self.http.backend_id,
+                times=answers.read_times(meta),
             )
         )
 
@@ -179,17 +190,17 @@ class SglangEngine(Engine):
     # --- weights --------------------------------------------------------------------------------
 
     async def intake(self, info: EngineInfo) -> Intake:
-        server = await self.http.ask("GET", "/server_info", _ServerInfo.read)
+        server = await self.http.ask("GET", "/server_info", answers.ServerInfo.read)
         intake = Intake(server.dtype, NO_PLUGIN, takes_seeds=server.is_deterministic)
         try:
             dtype = await self.http.ask("GET", PLUGIN, lambda answer: str(answer["dtype"]))
         except NotOffered:
-            return intake
+            return replace(intake, workers=server.workers)
         return replace(intake, dtype=dtype, needs_for_files="", max_lora_rank=server.max_lora_rank)
 
     async def transfer(self, source: WeightSource, info: EngineInfo, intake: Intake) -> Transfer:
         if isinstance(source, Broadcast):
-            raise BackendRejected(f"{self.http.url} takes no broadcasts", hint=NO_BROADCASTS)
+            return Receive(self, info, source)
         if isinstance(source, WeightDirectory):
             whole = await asyncio.to_thread(source.only_file)
             if whole is None or intake.needs_for_files:
@@ -201,6 +212,16 @@ class SglangEngine(Engine):
         if intake.max_lora_rank == 0:
             raise BackendRejected(f"{self.http.url} takes no LoRA adapters", hint=NO_ADAPTERS)
         return FetchAdapter(self, info, source)
+
+    async def join_group(self, init_info: Mapping[str, Any]) -> None:
+        info = dict(init_info)
+        if replaced := info.pop("replaced", ""):
+            with suppress(BackendRejected):  # it joins for the first time
+                await self.http.tell("/destroy_weights_update_group", {"group_name": replaced})
+        await self.http.tell("/init_weights_update_group", info)
+
+    async def process(self) -> str:
+        return await self.http.ask("GET", "/server_info", answers.read_process)
 
 
 class SglangTransfer(Transfer):
@@ -251,7 +272,7 @@ class FetchModel(SglangTransfer):
 
         async def take(offer: Mapping[str, Any]) -> str:
             return await self._http.ask(
-                "POST", f"{PLUGIN}/fetch", _read_directory, json={**offer, **more}
+                "POST", f"{PLUGIN}/fetch", answers.read_directory, json={**offer, **more}
             )
 
         self._directory = await handed_out(self._file, self._http.url, on_progress, take)
@@ -280,35 +301,46 @@ class FetchAdapter(FetchModel):
         await self._use(name)
 
 
-@dataclass(frozen=True, slots=True)
-class _ServerInfo:
-    """What SGLang says of how it was started."""
+class Receive(SglangTransfer):
+    """Has the engine's workers take part in a trainer's broadcast."""
 
-    version: str
-    model: str
-    root: str
-    context: int
-    dtype: str | None
-    max_lora_rank: int
-    is_deterministic: bool
+    def __init__(self, engine: SglangEngine, info: EngineInfo, source: Broadcast) -> None:
+        super().__init__(engine, info)
+        self._source = source
+        try:
+            self._parts = list(_parts(source.manifest))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BackendRejected(f"update_info is not for SGLang: {error!r}") from error
 
-    @classmethod
-    def read(cls, answer: Any) -> Self:
-        dtype = answer["dtype"]
-        return cls(
-            version=str(answer["version"]),
-            model=str(answer["served_model_name"]),
-            root=str(answer["model_path"]),
-            context=int(answer["max_req_input_len"]),  # less than its context; prompts are shorter
-            dtype=dtype if dtype in DTYPES else None,
-            max_lora_rank=int(answer["max_lora_rank"] or 0) if answer["enable_lora"] else 0,
-            is_deterministic=bool(answer["enable_deterministic_inference"]),
-        )
+    async def meet(self) -> None:
+        await self._source.meet()
 
-
-def _read_version(answer: Any) -> int | None:
-    return version_of(answer["weight_version"])
+    async def swap(self, version: int) -> None:
+        *parts, last = self._parts
+        await self._http.tell("/begin_weight_update", {})
+        try:
+            for part in (*parts, {**last, "weight_version": str(version)}):
+                await self._http.tell("/update_weights_from_distributed", part)
+        except BackendError:
+            await self._http.tell("/end_weight_update", {})
+            raise
+        await self._http.tell("/end_weight_update", {})
+        await self._use(None)
 
 
-def _read_directory(answer: Any) -> str:
-    return str(answer["directory"])
+def _parts(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Splits a broadcast into requests. Raises `KeyError`, `TypeError`, `ValueError`."""
+    names, dtypes, shapes = manifest["names"], manifest["dtypes"], manifest["shapes"]
+    require(len(names) == len(dtypes) == len(shapes) > 0, "names, dtypes and shapes do not match")
+    start = elements = 0
+    for end, shape in enumerate(shapes):
+        elements += prod(shape)
+        if elements > PART_ELEMENTS and end > start:
+            yield _part(manifest, slice(start, end))
+            start, elements = end, prod(shape)
+    yield _part(manifest, slice(start, None))
+
+
+def _part(manifest: Mapping[str, Any], place: slice) -> dict[str, Any]:
+    lists = {key: manifest[key][place] for key in ("names", "dtypes", "shapes")}
+    return {**lists, "group_name": manifest["group_name"]}

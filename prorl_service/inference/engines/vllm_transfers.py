@@ -1,7 +1,6 @@
 """Ways of giving vLLM weights that the reference engine does not have: with our plug-in
 (plugins/vllm), as LoRA adapters, and by NCCL."""
 
-import asyncio
 import re
 import secrets
 from collections.abc import Mapping
@@ -93,11 +92,7 @@ class Receive(VllmTransfer):
         self._source = source
 
     async def meet(self) -> None:
-        if self._source.start is not None:
-            try:
-                await self._source.start.wait()
-            except asyncio.BrokenBarrierError:
-                raise BackendUnavailable("another engine failed before the broadcast") from None
+        await self._source.meet()
 
     def _update_info(self) -> Mapping[str, Any]:
         return self._source.manifest

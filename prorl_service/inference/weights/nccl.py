@@ -1,4 +1,4 @@
-"""Groups of engines that receive a trainer's weights by NCCL, with vLLM's own backend `nccl`.
+"""Groups of engines that receive a trainer's weights by NCCL, as vLLM and SGLang do it.
 
 The trainer is rank 0 and opens the group; the workers of all engines follow. NCCL knows nothing of
 processes that come and go: when an engine has joined, left or restarted, a new group is needed.
@@ -36,19 +36,26 @@ class NcclGroup:
         return Broadcast(manifest, asyncio.Barrier(len(self.processes)))
 
 
+def protocol_of(members: Collection[PoolMember]) -> str:
+    """Returns the kind of the engines, by which a trainer broadcasts; "" for several."""
+    kinds = {member.backend.engine.kind for member in members}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
 async def workers_of(members: Collection[PoolMember]) -> int:
-    """Counts the workers of engines that take weights by NCCL; 0 if one engine does not."""
+    """Counts the workers of engines that take weights by NCCL; 0 if one engine does not, or if they
+    are of several kinds."""
     counts = [
         (await member.backend.intake(member.info)).workers for member in members if member.info
     ]
-    return sum(counts) if all(counts) else 0
+    return sum(counts) if all(counts) and protocol_of(members) else 0
 
 
 async def open_group(
     members: Collection[PoolMember], init_info: Mapping[str, Any], *, timeout_s: float
 ) -> NcclGroup:
-    """Has the engines join the trainer's group. `init_info`: the trainer's, for vLLM. Raises
-    `BackendError`; `Conflict` if the trainer expects another number of workers."""
+    """Has the engines join the trainer's group. `init_info`: the trainer's, for their kind.
+    Raises `BackendError`; `Conflict` if the trainer expects another number of workers."""
     wanted = 1 + await workers_of(members)
     if wanted == 1 or init_info.get("world_size") != wanted:
         raise Conflict(

@@ -402,7 +402,9 @@ async def agreed_terms(
     those that answer; others, once back, take the weights or report why they cannot. `group`: the
     last one that a trainer opened."""
     engines = []
-    workers = await nccl.workers_of(members) if query.nccl else 0
+    protocol = nccl.protocol_of(members)
+    is_known = {"vllm": query.nccl, "sglang": query.torch_nccl}.get(protocol, False)
+    workers = await nccl.workers_of(members) if is_known else 0
     for member in members:
         assert member.info is not None
         intake = await member.backend.intake(member.info)
@@ -414,6 +416,7 @@ async def agreed_terms(
         form=WeightsForm.MODEL,
         dtype=dtypes.pop() if len(dtypes) == 1 else None,
         workers=workers,
+        protocol=protocol if workers else "",
         group=group.group_id if workers and group and await group.is_of(members) else "",
     )
     if not query.lora_rank:

@@ -13,9 +13,10 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.engines import sglang
 from prorl_service.inference.engines.base import EngineCall
+from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFile
-from prorl_service.schemas import EngineGauges, EngineTimes, Sampling
+from prorl_service.schemas import BackendSpec, EngineGauges, EngineTimes, Sampling, WeightsQuery
 from prorl_service.testing.loopback import Handler
 from tests.inference.scripted_backend import answers, backend_of
 
@@ -305,6 +306,21 @@ async def test_a_broadcast_for_other_engines_is_refused_before_the_pause(
         with pytest.raises(BackendRejected, match="update_info is not for SGLang"):
             await backend.load_weights(Broadcast(info, None), 8, timeout_s=30)
     assert engine.asked == []
+
+
+@pytest.mark.parametrize("protocol", ["nccl", "torch_nccl"])
+async def test_a_trainer_is_told_to_broadcast_if_it_can_do_it_as_sglang_does(
+    protocol: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    server = answers({**SERVER, "model_path": str(tiny_model)})
+    healthy = {path: answers("") for path in ("/health", "/ping")}
+    routes = Sglang(**{"/server_info": server, **healthy}).routes()
+    query = WeightsQuery(as_file=False).model_copy(update={protocol: True})
+    async with backend_of(routes) as backend, BackendPool(tmp_path) as pool:
+        await pool.add(BackendSpec(url=backend.url))
+        terms = await pool.weights.terms(query)
+    expected = (2, "sglang") if protocol == "torch_nccl" else (0, "")
+    assert (terms.workers, terms.protocol) == expected
 
 
 @pytest.mark.parametrize("changed", [{"device": "cpu"}, {"pp_size": 2}, {"dp_size": 2}])

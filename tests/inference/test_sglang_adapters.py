@@ -1,8 +1,11 @@
 """LoRA adapters as the plug-in for SGLang completes them."""
 
+import json
+
+import pytest
 import torch
 
-from prorl_sglang.adapters import completed
+from prorl_sglang.adapters import completed, rescaled
 
 SHAPES = {
     "model.layers.0.self_attn.q_proj.weight": [8, 6],
@@ -41,3 +44,10 @@ def test_layers_that_are_packed_with_adapted_ones_get_zeros() -> None:
 def test_layers_that_the_model_lacks_are_left_out() -> None:
     asked = adapter_of("self_attn.q_proj")
     assert completed(asked, {}).keys() == asked.keys()
+
+
+@pytest.mark.parametrize(("is_stabilised", "alpha"), [(True, 32), (False, 16)])
+def test_the_scale_is_that_of_rank_stabilisation(is_stabilised: bool, alpha: float) -> None:
+    config = {"r": 4, "lora_alpha": 16, "use_rslora": is_stabilised, "peft_type": "LORA"}
+    expected = config | {"lora_alpha": alpha, "use_rslora": False}
+    assert json.loads(rescaled(json.dumps(config))) == expected

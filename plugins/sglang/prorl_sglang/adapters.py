@@ -1,4 +1,7 @@
-"""Matrices of LoRA adapters, as SGLang packs them. Knows nothing of SGLang's server."""
+"""LoRA adapters as SGLang packs and scales them. Knows nothing of SGLang's server."""
+
+import json
+import math
 
 import torch
 
@@ -22,3 +25,13 @@ def completed(matrices: dict[str, torch.Tensor], shapes: Shapes) -> dict[str, to
                 size = matrix.shape if which.startswith("A") else (shape[0], matrix.shape[1])
                 complete.setdefault(f"{block}.{other}.lora_{which}", matrix.new_zeros(size))
     return complete
+
+
+def rescaled(config: str) -> str:
+    """Returns the text of an adapter_config.json whose `lora_alpha` has the rank's stabilisation,
+    which SGLang ignores."""
+    options = json.loads(config)
+    if options.get("use_rslora"):
+        alpha = options["lora_alpha"] * math.sqrt(options["r"])
+        options |= {"lora_alpha": alpha, "use_rslora": False}
+    return json.dumps(options)

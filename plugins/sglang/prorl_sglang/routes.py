@@ -20,7 +20,7 @@ from sglang.srt.utils.auth import AuthLevel, auth_level
 
 from prorl_service.net.fetching import Fetches, FetchFailed, Offer
 from prorl_service.utils.checkpoint import Shapes, difference, shapes_of
-from prorl_sglang.adapters import completed
+from prorl_sglang.adapters import completed, rescaled
 
 SERVER = "sglang.srt.entrypoints.http_server"
 
@@ -64,7 +64,7 @@ class Fetched:
         else:
             matrices = completed(load_file(file), self._shapes())
             save_file(matrices, directory / "adapter_model.safetensors")
-            (directory / "adapter_config.json").write_text(offer.adapter_config)
+            (directory / "adapter_config.json").write_text(rescaled(offer.adapter_config))
             self._fetches.end()
         return {"directory": str(directory)}
 

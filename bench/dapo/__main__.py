@@ -12,10 +12,8 @@ all time, training too, and is what ratios are of. Rates are medians of the runs
 runs together. `busy` is the share of RUN's workers at work, over all time; calls held while engines
 are lent count as work. Staleness is the number of policy versions between the newest and a group's
 oldest token when it was given. `turns_given` is the mean of the rollouts trained on: below that of
-the batches, short ones are favoured. `turn_ms` next to the mean latency of the engine shows how
-much this machine was in the way. Ratios are medians over the seeds, to the better of the two sizes
-of batches. A length bias is the ratio of the mean turns given to that of the batches, which favour
-no length, minus 1.
+the batches, short ones are favoured. Ratios are medians over the seeds, to the better of the two
+sizes of batches.
 """
 
 import asyncio
@@ -81,8 +79,9 @@ def row(name: str, runs: Sequence[Run]) -> frame.Row:
         **{fate: share for fate, share in shares.items() if fate != Fate.GIVEN},
         "busy": round(fmean(busy for run in runs for _, busy in run.busy), 2),
         "staleness_max": max(group.staleness for group in given),
-        "turns_given": round(_mean_turns_given(runs), 2),
-        "turn_ms": round(1e3 * sum(one.run_s for one in given) / sum(one.turns for one in given)),
+        "turns_given": round(
+            sum(group.turns for group in given) / sum(group.rollouts for group in given), 2
+        ),
     }
 
 
@@ -90,32 +89,13 @@ def _groups_per_min(run: Run) -> float:
     return 60 * len(run.given) / run.wall_s
 
 
-def _mean_turns_given(runs: Sequence[Run]) -> float:
-    given = [group for run in runs for group in run.given]
-    return sum(group.turns for group in given) / sum(group.rollouts for group in given)
-
-
 def headline(runs: Runs) -> frame.Row:
     rates = {name: [*map(_groups_per_min, own)] for name, own in runs.items()}
     batches = [max(both) for both in zip(rates[SYNC], rates[SYNC_3T], strict=True)]
-
-    def ratio(of: str, others: Sequence[float]) -> float:
-        return round(median(frame.ratios(rates[of], others)), 2)
-
-    def length_bias(name: str) -> float:
-        return round(_mean_turns_given(runs[name]) / _mean_turns_given(runs[SYNC]) - 1, 3)
-
-    ours = row(OURS, runs[OURS])
+    others = {"sync": batches, "requeue": rates[REQUEUE]}
     return {
-        "informative_groups_per_min_vs_sync": ratio(OURS, batches),
-        "informative_groups_per_min_vs_requeue": ratio(OURS, rates[REQUEUE]),
-        "engines_lent_vs_sync": ratio(LENT, batches),
-        "wasted_turns_share": ours["wasted"],
-        "requeue_wasted_turns_share": row(REQUEUE, runs[REQUEUE])["wasted"],
-        "left_at_the_end_share": ours["left"],
-        "max_staleness_seen": ours["staleness_max"],
-        "length_bias": length_bias(OURS),
-        "requeue_length_bias": length_bias(REQUEUE),
+        f"informative_groups_per_min_vs_{name}": round(median(frame.ratios(rates[OURS], own)), 2)
+        for name, own in others.items()
     }
 
 

@@ -33,8 +33,6 @@ class Given:
     """Versions between the newest, when it was given, and its oldest token."""
     rollouts: int
     turns: int
-    run_s: float
-    """Duration of all its rollouts together, like `turns`."""
 
 
 @dataclass
@@ -119,8 +117,7 @@ async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
 def _given(group: Sequence[Rollout], version: int) -> Given:
     oldest = [one.oldest_policy_version for one in group if one.oldest_policy_version is not None]
     turns = sum(len(one.trajectory.turns) for one in group if one.trajectory is not None)
-    run_s = sum(one.timings.run_s for one in group)
-    return Given(version - min(oldest), len(group), turns, run_s)
+    return Given(version - min(oldest), len(group), turns)
 
 
 async def _sample_busy(

@@ -11,10 +11,9 @@ rows, the one with the median CPU time is kept, with the failures of all.
 
 In the headline, CPU is that of the contender's own process, and `_host_` includes sandboxes and
 commands. Ratios are ours over theirs, with process sandboxes, which isolate as little as the others
-do, unless their name says more. `best_peer` is the installable peer with the least CPU; the loop of
-mini-swe-agent around a model client written here, its leanest form, has a ratio of its own. With
-100 ms per call the commands alone keep both cores busy for longer than the engine takes, so one
-load has 1 s, as models take.
+do, unless their name says more. `best_peer` is the installable peer with the least CPU. With 100 ms
+per call the commands alone keep both cores busy for longer than the engine takes, so one load has
+1 s, as models take.
 """
 
 import json
@@ -50,7 +49,7 @@ FLOOR, THIN = "floor", "mini-swe-agent, thin model"
 OURS, BUBBLEWRAP, APPTAINER = "ours, process", "ours, bubblewrap", "ours, apptainer"
 LITELLM, VERIFIERS = "mini-swe-agent, LiteLLM", "verifiers"
 VOCAB_SIZE = 1024
-BUSY, LATENCY_MS, THINKING_LATENCY_MS = 64, 100, 1000
+LATENCY_MS, THINKING_LATENCY_MS = 100, 1000
 MIN_ROLLOUTS = 128
 """Rollouts that a row should have: smaller loads take several batches."""
 FIGURES = (
@@ -85,8 +84,7 @@ FULL: dict[Load, Sequence[str]] = {
 
 def measures(directory: Path) -> dict[str, Measure]:
     def service(sandbox: str, image: str | None = None) -> Measure:
-        kind, log = ours.Kind(sandbox, image), directory / "service.log"
-        return lambda engine, n, batches: ours.measure(kind, engine, n, batches, log=log)
+        return partial(ours.measure, ours.Kind(sandbox, image), directory / "service.log")
 
     return {
         FLOOR: of_program("bench.load.floor", python=lambda: sys.executable),
@@ -175,42 +173,22 @@ def measure(quick: bool) -> frame.Found:
 
 
 def headline(rows: Sequence[frame.Row]) -> frame.Row:
-    def figure(who: str, column: str, at_once: int = BUSY, latency_ms: int = LATENCY_MS) -> Any:
-        return frame.find(rows, who=who, at_once=at_once, latency_ms=latency_ms)[column]
-
-    def host_cpu(who: str) -> float:
-        return float(figure(who, "cpu_ms") + figure(who, "children_ms"))
-
-    cpu = {who: figure(who, "cpu_ms") for who in KINDS}
+    busy = {row["who"]: row for row in rows if (row["at_once"], row["latency_ms"]) == (64, 100)}
+    own = {who: row["cpu_ms"] for who, row in busy.items()}
+    host = {who: row["cpu_ms"] + row["children_ms"] for who, row in busy.items()}
     peers = (LITELLM, VERIFIERS)
-    best_peer = min(peers, key=cpu.__getitem__)
-    best_host = min(map(host_cpu, peers))
-    kinds = {_slug(who): who for who in (OURS, BUBBLEWRAP, APPTAINER)}
+    best_host = min(host[who] for who in peers)
+    kinds = {"process": OURS, "bubblewrap": BUBBLEWRAP, "apptainer": APPTAINER}
     ratios = {
-        "floor_cpu_ratio": cpu[OURS] / cpu[FLOOR],
-        "best_peer_cpu_ratio": cpu[OURS] / cpu[best_peer],
-        **{f"{_slug(peer)}_cpu_ratio": cpu[OURS] / cpu[peer] for peer in (*peers, THIN)},
-        **{f"floor_host_cpu_ratio_{k}": host_cpu(w) / host_cpu(FLOOR) for k, w in kinds.items()},
-        **{f"best_peer_host_cpu_ratio_{k}": host_cpu(w) / best_host for k, w in kinds.items()},
+        "floor_cpu_ratio": own[OURS] / own[FLOOR],
+        "best_peer_cpu_ratio": own[OURS] / min(own[who] for who in peers),
+        **{f"floor_host_cpu_ratio_ours_{k}": host[who] / host[FLOOR] for k, who in kinds.items()},
+        **{f"best_peer_host_cpu_ratio_ours_{k}": host[who] / best_host for k, who in kinds.items()},
     }
     return {
-        "cpu_ms_per_turn_at_64": cpu[OURS],
+        "cpu_ms_per_turn_at_64": own[OURS],
         **{name: round(ratio, 3) for name, ratio in ratios.items()},
-        "rss_mb_at_256": figure(OURS, "rss_mb", 256),
-        "failures_at_1024": figure(OURS, "failures", 1024),
-        "wall_overhead_at_64": figure(OURS, "wall_overhead"),
-        "floor_wall_overhead_at_64": figure(FLOOR, "wall_overhead"),
-        **{
-            f"{_slug(who)}_wall_overhead_at_64_latency_1s": figure(
-                who, "wall_overhead", latency_ms=THINKING_LATENCY_MS
-            )
-            for who in (FLOOR, OURS, BUBBLEWRAP, APPTAINER)
-        },
     }
-
-
-def _slug(name: str) -> str:
-    return name.replace(", ", "_").replace(" ", "_").replace("-", "_").lower()
 
 
 if __name__ == "__main__":

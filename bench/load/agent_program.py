@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from bench.load.workload import SYSTEM, TASK, TOOL
+from bench.load.workload import MESSAGES, TOOL
 
 
 def main(endpoint: str, secret: str) -> None:
@@ -24,7 +24,7 @@ def main(endpoint: str, secret: str) -> None:
     )
     assert shell.stdin
     assert shell.stdout
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASK}]
+    messages = list(MESSAGES)
     while True:
         body = json.dumps({"model": "stub", "messages": messages, "tools": [TOOL]})
         connection.request("POST", f"{url.path}/chat/completions", body, headers)

@@ -2,8 +2,8 @@
 
 `python -m bench.load.engine MODEL_DIRECTORY LATENCY_MS --port PORT`. Speaks the token-id route that
 the service uses, and OpenAI's chat route for the others. `GET /report` reports the rollouts since
-the last report: how many there were, how many made all turns with the right tool output, and the
-times from each answer to the next call; and the engine's own processor time.
+the last report: how many made all turns with the right tool output, and the times from each answer
+to the next call; and the engine's own processor time.
 """
 
 import asyncio
@@ -63,7 +63,6 @@ class LoadEngine(TokenEngine):
     async def report(self, request: web.Request) -> web.Response:
         sessions = self._sessions.values()
         report = {
-            "rollouts": len(sessions),
             "complete": sum(
                 one.calls == MODEL_CALLS and one.outputs in (0, TOOL_TURNS) for one in sessions
             ),

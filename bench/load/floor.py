@@ -8,13 +8,14 @@ import asyncio
 import json
 from array import array
 from asyncio.subprocess import PIPE, Process
+from itertools import count
 from typing import Any
 
 import aiohttp
 import orjson
 
 from bench.load.meter import arguments, measure
-from bench.load.workload import MODEL_CALLS, SESSION_HEADER, SYSTEM, TASK, TOOL, is_output
+from bench.load.workload import MESSAGES, MODEL_CALLS, SESSION_HEADER, TOOL, is_output
 
 MARK = b"\x1e"
 
@@ -31,10 +32,7 @@ async def rollout(http: aiohttp.ClientSession, session_id: str) -> bool:
     shell = await asyncio.create_subprocess_exec(
         "bash", "--norc", "--noprofile", stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": TASK},
-    ]
+    messages: list[dict[str, Any]] = [*MESSAGES]
     ids, logprobs, calls, complete = array("i"), array("f"), 0, True
     while True:
         body = {"model": "stub", "messages": messages, "tools": [TOOL], "logprobs": True}
@@ -63,13 +61,11 @@ async def rollout(http: aiohttp.ClientSession, session_id: str) -> bool:
 async def main(engine: str, n: int, batches: int) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(engine, connector=connector) as http:
-        started = 0
+        ids = count()
 
-        async def batch(count: int) -> int:
-            nonlocal started
-            ids = range(started, started + count)
-            started += count
-            return (await asyncio.gather(*(rollout(http, str(id_)) for id_ in ids))).count(False)
+        async def batch(size: int) -> int:
+            rollouts = [rollout(http, str(next(ids))) for _ in range(size)]
+            return (await asyncio.gather(*rollouts)).count(False)
 
         await measure(batch, engine, n, batches)
 

@@ -31,7 +31,7 @@ class Kind:
     image: str | None = None
 
 
-def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Measured:
+def measure(kind: Kind, log: Path, engine: str, n: int, batches: int) -> Measured:
     options = [*agent_options(LoadAgent), "--sandbox", kind.sandbox, "--run-workers", str(n)]
     measured = Measured()
     with local.service([engine], log=log, options=options) as service:

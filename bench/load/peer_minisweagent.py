@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -113,14 +114,12 @@ def rollout(model: Any) -> bool:
 
 async def main(engine: str, n: int, batches: int, options: list[str]) -> None:
     make = litellm_model if options == ["litellm"] else ThinModel
-    started = 0
+    ids = count()
     with ThreadPoolExecutor(n) as threads:
         loop = asyncio.get_running_loop()
 
-        async def batch(count: int) -> int:
-            nonlocal started
-            models = [make(engine, str(started + i)) for i in range(count)]
-            started += count
+        async def batch(size: int) -> int:
+            models = [make(engine, str(next(ids))) for _ in range(size)]
             work = [loop.run_in_executor(threads, rollout, model) for model in models]
             results = await asyncio.gather(*work, return_exceptions=True)
             return sum(result is not True for result in results)

@@ -11,6 +11,7 @@ THOUGHT = "Let me look at the root directory."
 CLOSING = "The root directory has been listed."
 SYSTEM = "You are a careful engineer. Use the shell, then say what you found."
 TASK = "What is in the root directory?"
+MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASK}]
 SESSION_HEADER = "X-Session-ID"
 TOOL = {
     "type": "function",

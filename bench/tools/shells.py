@@ -10,7 +10,7 @@ import subprocess
 import termios
 import tty
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, closing, contextmanager
 
 import pexpect.replwrap  # type: ignore[import-untyped]
 from ptyprocess import PtyProcess
@@ -24,20 +24,28 @@ _END = re.compile(rb"\x1e\d+\x1e$")
 
 
 @contextmanager
-def bare_pty() -> Iterator[Callable[[str], bytes]]:
-    """The floor: bash on a terminal, one write, reads up to the mark; no framework, no safety."""
+def _bash_on_pty() -> Iterator[int]:
+    """Yields the descriptor of the terminal of a bash that prompts for nothing."""
     shell = PtyProcess.spawn([*BASH, "--noediting"], echo=False, env={**os.environ, "PS1": ""})
     tty.setraw(shell.fd, termios.TCSANOW)
-
-    def run(command: str) -> bytes:
-        os.write(shell.fd, f"{command}\n{_MARK}\n".encode())
-        return _read_to_mark(shell.fd)
-
-    run("PS1= PS2=")
+    os.write(shell.fd, f"PS1= PS2=\n{_MARK}\n".encode())
+    _read_to_mark(shell.fd)
     try:
-        yield run
+        yield shell.fd
     finally:
         shell.close(force=True)
+
+
+@contextmanager
+def bare_pty() -> Iterator[Callable[[str], bytes]]:
+    """The floor: bash on a terminal, one write, reads up to the mark; no framework, no safety."""
+    with _bash_on_pty() as fd:
+
+        def run(command: str) -> bytes:
+            os.write(fd, f"{command}\n{_MARK}\n".encode())
+            return _read_to_mark(fd)
+
+        yield run
 
 
 class _Events:
@@ -67,26 +75,18 @@ class _Events:
 @contextmanager
 def pty_on_event_loop() -> Iterator[Callable[[str], Awaitable[bytes]]]:
     """The floor on the event loop that serves all sandboxes: nothing may block it."""
-    shell = PtyProcess.spawn([*BASH, "--noediting"], echo=False, env={**os.environ, "PS1": ""})
-    tty.setraw(shell.fd, termios.TCSANOW)
-    os.write(shell.fd, f"PS1= PS2=\n{_MARK}\n".encode())
-    _read_to_mark(shell.fd)
-    events = _Events(shell.fd)
+    with _bash_on_pty() as fd, closing(_Events(fd)) as events:
 
-    async def run(command: str) -> bytes:
-        os.write(shell.fd, f"{command}\n{_MARK}\n".encode())
-        output = bytearray()
-        while True:
-            output += await events.next()
-            end = _END.search(output, max(0, len(output) - 8))
-            if end:
-                return bytes(output[: end.start()])
+        async def run(command: str) -> bytes:
+            os.write(fd, f"{command}\n{_MARK}\n".encode())
+            output = bytearray()
+            while True:
+                output += await events.next()
+                end = _END.search(output, max(0, len(output) - 8))
+                if end:
+                    return bytes(output[: end.start()])
 
-    try:
         yield run
-    finally:
-        events.close()
-        shell.close(force=True)
 
 
 def _read_to_mark(fd: int) -> bytes:

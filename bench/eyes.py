@@ -22,6 +22,7 @@ import psutil
 
 from bench import frame
 from bench.load.ours import cpu_s, turn_ms
+from bench.wire import segment
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.net import credentials
@@ -33,7 +34,6 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
     Sampling,
-    Segment,
     ToolCallRecord,
     Trajectory,
     Turn,
@@ -50,7 +50,7 @@ ROUNDS, LATENCY_MS = 6, 50
 SHOWN = {"now": "Last 15 minutes", "groups": "all 1", "timeline": "slots"}
 """Views of the open page, one a round, and a text of each: status every 2 s, lists, all events."""
 ROLLOUTS, QUICK_ROLLOUTS, SHELF_MB, CALLS = 100_000, 1024, 512.0, 20
-RUN, SIBLINGS, GROUPS_A_STEP, TOKENS = "bench", 8, 32, 2048
+RUN, SIBLINGS, GROUPS_A_STEP, TOKENS, PROMPT_TOKENS = "bench", 8, 32, 2048, 256
 AGENTS = ("math", "code", "swe", "stem")
 FATES: dict[str, dict[str, object]] = {
     "done": {},
@@ -201,13 +201,7 @@ def _ended(rng: random.Random, group: Group, index: int, step: int) -> Rollout:
 
 def _trajectory(rng: random.Random, step: int, reason: FinishReason) -> Trajectory:
     half = TOKENS // 2
-    segment = Segment(
-        prompt_ids=rng.choices(range(50_000), k=256),
-        response_ids=rng.choices(range(50_000), k=TOKENS),
-        loss_mask=[1] * half + [0] * half,
-        logprobs=[-rng.expovariate(1)] * half + [0.0] * half,
-        policy_versions=[step] * half + [-1] * half,
-    )
+    made = segment(rng, TOKENS, PROMPT_TOKENS, step)
     call = ToolCallRecord(
         name="bash", arguments={"command": "ls"}, output="README.md\n" * 20, duration_s=0.1
     )
@@ -224,7 +218,7 @@ def _trajectory(rng: random.Random, step: int, reason: FinishReason) -> Trajecto
         )
         for start in range(0, half, half // 4)
     ]
-    return Trajectory(segments=[segment], turns=turns, finish_reason=reason, sampling=Sampling())
+    return Trajectory(segments=[made], turns=turns, finish_reason=reason, sampling=Sampling())
 
 
 Call = Callable[[], Sequence[object]]

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,8 @@ from typing import Any, TypeVar
 from bench import pictures
 from recipes.common.versions import machine
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench/results"
 BOOTSTRAPS = 4000
 SHOWN = 400
 """Characters of a turn's result that are printed."""
@@ -73,9 +75,8 @@ def run(name: str, parts: Mapping[str, Part]) -> None:
         before = written(name) if (RESULTS / f"{name}.json").exists() else {}
         _write(name, _merged(before, part, found, [*parts]))
         _print_tables(found.rows)
-    if not options.quick:
-        for path in pictures.draw_all(name, RESULTS):
-            print(f"drawn: {path}")
+    if not options.quick and name in pictures.PICTURES:
+        print(f"drawn: {pictures.draw(name, RESULTS)}")
 
 
 def _merged(content: Row, part: str, found: Found, order: Sequence[str]) -> Row:
@@ -90,6 +91,18 @@ def _merged(content: Row, part: str, found: Found, order: Sequence[str]) -> Row:
         "rows": rows,
         "series": content.get("series", {}) | found.series,
     }
+
+
+def own_programs(name: str, packages: Sequence[str]) -> Path:
+    """Returns the programs' directory of an environment for others, made at first use."""
+    place = ROOT / f".venv-{name}"
+    if not (place / "complete").exists():
+        print(f"setting up {place.name} (some minutes)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+        pip = [f"{place}/bin/python", "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
+        subprocess.run([*pip, *packages], check=True, stderr=subprocess.DEVNULL)
+        (place / "complete").touch()
+    return place / "bin"
 
 
 def _write(name: str, content: Row) -> None:

@@ -5,7 +5,7 @@ Measures nothing: a picture shows its file of bench/results, and what the page b
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -35,6 +35,10 @@ STYLE = {
 Content = dict[str, Any]
 """A file of bench/results, read."""
 Draw = Callable[[Content], Figure]
+End = tuple[float, float]
+"""Held-out success before and after a training."""
+Curve = tuple[str, str, float, Sequence[Sequence[float]], Sequence[End]]
+"""Name, color, points that the name is moved up, and runs with their ends."""
 
 
 def draw(name: str, directory: Path = RESULTS) -> Path:
@@ -44,12 +48,6 @@ def draw(name: str, directory: Path = RESULTS) -> Path:
         made = PICTURES[name](json.loads(path.read_text(encoding="utf-8")))
         made.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     return path.with_suffix(".svg")
-
-
-def draw_all(suite: str, directory: Path = RESULTS) -> Iterator[Path]:
-    """Draws the picture of a suite, if it has one."""
-    if suite in PICTURES:
-        yield draw(suite, directory)
 
 
 def _figure(height_in: float, title: str, note: str) -> Figure:
@@ -109,7 +107,7 @@ def _amount(value: float) -> str:
 # --- success over training ----------------------------------------------------------------------
 
 
-def _learning(axes: Axes, runs: Sequence[Sequence[float]], ends: Sequence[Any], color: str) -> None:
+def _learning(axes: Axes, runs: Sequence[Sequence[float]], ends: Sequence[End], color: str) -> None:
     """Draws the mean of runs, smoothed, a band over them, and held-out success at both ends."""
     columns = list(zip(*map(smooth, runs), strict=False))
     steps = range(1, len(columns) + 1)
@@ -121,21 +119,25 @@ def _learning(axes: Axes, runs: Sequence[Sequence[float]], ends: Sequence[Any], 
     axes.plot([0, steps[-1]], [before, after], "o", color=color, markersize=7, clip_on=False)
 
 
-def _one_learning(
-    title: str, runs: Sequence[Sequence[float]], ends: Sequence[tuple[float, float]]
-) -> Figure:
-    made = _figure(
-        3.9,
-        title,
+def _learnings(height_in: float, title: str, note: str, curves: Sequence[Curve]) -> Figure:
+    made = _figure(height_in, title, note)
+    axes = made.subplots()
+    for name, color, shift, runs, ends in curves:
+        _learning(axes, runs, ends, color)
+        after = fmean(end[1] for end in ends)
+        _label(axes, (len(runs[0]), after), f"{name} {after:.0%}", color, (9, shift))
+    _shares(axes, max(len(runs[0]) for _, _, _, runs, _ in curves), "training step")
+    return made
+
+
+def _one_learning(title: str, runs: Sequence[Sequence[float]], ends: Sequence[End]) -> Figure:
+    note = (
         "Line: success in training, mean and range of seeds. Dots: held-out tasks. Higher is "
-        "better.",
+        "better."
     )
-    axes, steps = made.subplots(), len(runs[0])
-    _learning(axes, runs, ends, OURS)
-    before, after = (fmean(end[at] for end in ends) for at in (0, 1))
-    _label(axes, (0, before), f"before: {before:.0%}", OURS, (9, -12))
-    _label(axes, (steps, after), f"after: {after:.0%}", OURS, (9, 0))
-    _shares(axes, steps, "training step")
+    made = _learnings(3.9, title, note, [("after:", OURS, 0, runs, ends)])
+    before = fmean(end[0] for end in ends)
+    _label(made.axes[0], (0, before), f"before: {before:.0%}", OURS, (9, -12))
     return made
 
 
@@ -165,17 +167,12 @@ def _gateway_learning(content: Content) -> Figure:
         "Lines: success on training tasks. Dots: held-out tasks, before and after.\n"
         "OpenAI's SDK: mean and range of three seeds. Higher is better."
     )
-    made = _figure(4.4, "Unmodified programs train a tiny policy", note)
-    axes = made.subplots()
+    curves: list[Curve] = []
     for agent, (name, color, shift) in PROGRAMS.items():
         rows = [row for row in content["rows"] if row["agent"] == agent]
         ends = [(row["heldout_before"], row["heldout_after"]) for row in rows]
-        _learning(axes, [row["success"] for row in rows], ends, color)
-        after = fmean(end[1] for end in ends)
-        at = (len(rows[0]["success"]), after)
-        _label(axes, at, f"{name} {after:.0%}", color, (9, shift))
-    _shares(axes, max(len(row["success"]) for row in content["rows"]), "training step")
-    return made
+        curves.append((name, color, shift, [row["success"] for row in rows], ends))
+    return _learnings(4.4, "Unmodified programs train a tiny policy", note, curves)
 
 
 def _trl_dynamic_sampling(content: Content) -> Figure:

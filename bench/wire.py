@@ -12,16 +12,18 @@ from prorl_service.schemas.arrays import PACKED
 ROLLOUTS, TOKENS, REPEATS = 64, 32 * 1024, 3
 
 
-def segment(rng: random.Random) -> Segment:
+def segment(
+    rng: random.Random, tokens: int = TOKENS, prompt_tokens: int = 1024, version: int = 3
+) -> Segment:
     """Makes a segment, half sampled, half tool output: ids of a large vocabulary, float32."""
-    half = TOKENS // 2
+    half = tokens // 2
     logprobs = array("f", [-rng.expovariate(1) for _ in range(half)] + [0.0] * half)
     return Segment(
-        prompt_ids=[rng.randrange(150_000) for _ in range(1024)],
-        response_ids=[rng.randrange(150_000) for _ in range(TOKENS)],
+        prompt_ids=[rng.randrange(150_000) for _ in range(prompt_tokens)],
+        response_ids=[rng.randrange(150_000) for _ in range(tokens)],
         loss_mask=[1] * half + [0] * half,
         logprobs=logprobs.tolist(),
-        policy_versions=[3] * half + [-1] * half,
+        policy_versions=[version] * half + [-1] * half,
     )
 
 

@@ -48,37 +48,47 @@ class Way(Protocol):
     async def close(self) -> None: ...
 
 
-def _fate(taught_nothing: bool) -> Fate:
-    return Fate.UNINFORMATIVE if taught_nothing else Fate.WASTED
-
-
-def _is_informative(rollouts: Sequence[Rollout]) -> bool:
-    return workload.is_informative([float(str(one.reward)) for one in rollouts])
-
-
-class Batches:
-    """DAPO as first written: runs a batch to its end and filters it, until there are enough groups.
-    The surplus of the last batch is thrown away."""
+class _OnClient:
+    """A way on the plain client."""
 
     lends_engines = False
+
+    def __init__(self, client: AsyncRolloutClient, plan: Plan, candidates: Iterator[Group]) -> None:
+        self._client = client
+        self._plan = plan
+        self._candidates = candidates
+        self._uninformative: set[str] = set()
+
+    def _sort(self, rollouts: list[Rollout], informative: list[list[Rollout]]) -> None:
+        """Adds a whole group to the informative ones, or remembers that it is not."""
+        if workload.is_informative([float(str(one.reward)) for one in rollouts]):
+            informative.append(rollouts)
+        else:
+            self._uninformative.add(rollouts[0].group_id)
+
+    def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
+        ended = self._uninformative
+        return {one: Fate.UNINFORMATIVE if one in ended else Fate.WASTED for one in turns}
+
+    async def close(self) -> None:
+        return
+
+
+class Batches(_OnClient):
+    """DAPO as first written: runs a batch to its end and filters it, until there are enough groups.
+    The surplus of the last batch is thrown away."""
 
     def __init__(
         self, client: AsyncRolloutClient, plan: Plan, candidates: Iterator[Group], batch: int
     ) -> None:
-        self._client = client
-        self._plan = plan
-        self._candidates = candidates
+        super().__init__(client, plan, candidates)
         self._batch = batch
-        self._uninformative: set[str] = set()
 
     async def draw(self, step: int) -> list[list[Rollout]]:
         informative: list[list[Rollout]] = []
         while len(informative) < self._plan.target:
             for rollouts in await self._run_batch():
-                if _is_informative(rollouts):
-                    informative.append(rollouts)
-                else:
-                    self._uninformative.add(rollouts[0].group_id)
+                self._sort(rollouts, informative)
         return informative[: self._plan.target]
 
     async def _run_batch(self) -> list[list[Rollout]]:
@@ -88,26 +98,16 @@ class Batches:
         rollouts = iter(await self._client.wait(ids, WAIT_S))
         return [list(islice(rollouts, group.n)) for group in groups]
 
-    def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
-        return {one: _fate(one in self._uninformative) for one in turns}
 
-    async def close(self) -> None:
-        return
-
-
-class Refill:
+class Refill(_OnClient):
     """Keeps slots full until there are enough informative groups. Groups still in flight then run
     to their end and are thrown away, while the trainer continues; or they are cancelled and their
     tasks start from scratch, first, in the next step (`requeue`)."""
 
-    lends_engines = False
-
     def __init__(
         self, client: AsyncRolloutClient, plan: Plan, candidates: Iterator[Group], *, requeue: bool
     ) -> None:
-        self._client = client
-        self._plan = plan
-        self._candidates = candidates
+        super().__init__(client, plan, candidates)
         self._requeue = requeue
         self._to_begin_anew: deque[Group] = deque()
         self._under_way: dict[str, tuple[Group, list[Rollout]]] = {}
@@ -116,7 +116,6 @@ class Refill:
         """Number of unfinished rollouts, including those to be thrown away."""
         self._ends: asyncio.Queue[Rollout] = asyncio.Queue()
         self._streams: dict[str, asyncio.Task[None]] = {}
-        self._uninformative: set[str] = set()
         self._surplus_given_up: asyncio.Future[None] = asyncio.Future()
         """Done once the surplus is abandoned, which happens while the trainer trains."""
         self._surplus_given_up.set_result(None)
@@ -127,12 +126,8 @@ class Refill:
         while len(informative) < self._plan.target:
             await self._fill()
             rollouts = await self._next_group()
-            if rollouts is None:
-                continue
-            if _is_informative(rollouts):
-                informative.append(rollouts)
-            else:
-                self._uninformative.add(rollouts[0].group_id)
+            if rollouts is not None:
+                self._sort(rollouts, informative)
         self._surplus_given_up = asyncio.create_task(self._give_up_surplus())
         return informative
 
@@ -185,9 +180,6 @@ class Refill:
         for stream in streams:
             stream.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
-
-    def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
-        return {one: _fate(one in self._uninformative) for one in turns}
 
     async def close(self) -> None:
         await self._surplus_given_up

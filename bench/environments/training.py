@@ -7,8 +7,10 @@ reward is left to training.
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from pydantic import JsonValue
 
@@ -17,7 +19,7 @@ from prorl_service import local
 from prorl_service.agents.harbor.agent import HarborAgent
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import Rollout, Task
+from prorl_service.schemas import Task
 from recipes.common.training import imitation
 from recipes.common.training.imitation import Transcript, tool_call
 from recipes.demo.demonstrations import Demonstration, demonstrations
@@ -74,9 +76,8 @@ def write(instance: Instance, parent: Path) -> TaskDirectory:
     return TaskDirectory.read(path)
 
 
-def tasks(split: str, per_family: int, parent: Path, seed: int) -> Iterator[Task]:
-    found = instances("train" if split == "train" else "heldout", per_family, seed=seed)
-    for instance in found:
+def tasks(split: Literal["train", "heldout"], per_family: int, parent: Path) -> Iterator[Task]:
+    for instance in instances(split, per_family, seed=SEED):
         yield write(instance, parent / split).task()
 
 
@@ -96,15 +97,9 @@ _ANY: dict[str, JsonValue] = {"steps": [{"verifier": {}}]}
 
 
 def warm_started(cache: Path, seed: int) -> Path:
-    config = WarmStart(seed=seed)
-    examples = demonstrations(config.demonstrations, seed=seed)
-    wanted = imitation.Imitation(
-        steps=config.steps,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        vocab_size=VOCAB_SIZE,
-        seed=seed,
-    )
+    config = asdict(WarmStart(seed=seed))
+    examples = demonstrations(config.pop("demonstrations"), seed=seed)
+    wanted = imitation.Imitation(vocab_size=VOCAB_SIZE, **config)
     return imitation.warm_started(cache, [transcript(one) for one in examples], wanted)
 
 
@@ -113,8 +108,8 @@ def measure(quick: bool) -> frame.Found:
     with TemporaryDirectory(prefix="prorl-bench-") as name:
         output = Path(name)
         model = warm_started(Path("outputs/harbor/cache"), SEED)
-        trained = list(tasks("train", PER_FAMILY, output / "tasks", SEED))
-        heldout = list(tasks("heldout", HELDOUT_PER_FAMILY, output / "tasks", SEED))
+        trained = list(tasks("train", PER_FAMILY, output / "tasks"))
+        heldout = list(tasks("heldout", HELDOUT_PER_FAMILY, output / "tasks"))
         options = ["--max-model-len", str(CONTEXT)]
         with (
             local.engine(model, log=output / "engine.log", options=options) as engine,
@@ -123,7 +118,7 @@ def measure(quick: bool) -> frame.Found:
         ):
             before = _success(client, heldout, "before")
             config = TrainConfig(seed=SEED, steps=steps)
-            log = train(model, service.url, output, config, observe=_unseen, tasks=trained)
+            log = train(model, service.url, output, config, observe=lambda _: None, tasks=trained)
             after = _success(client, heldout, "after")
     row = {
         "training tasks": len(trained),
@@ -132,10 +127,6 @@ def measure(quick: bool) -> frame.Found:
         "logprob_diff_max": max(entry["sampling/sampling_logp_difference/max"] for entry in log),
     }
     return frame.Found([row], {"harbor_success_before": before, "harbor_success_after": after})
-
-
-def _unseen(_: Sequence[Rollout]) -> None:
-    return
 
 
 def _success(client: RolloutClient, heldout: Sequence[Task], name: str) -> float:

@@ -35,8 +35,6 @@ from bench.load.workload import MODEL_CALLS
 from bench.tools.rungs import sif
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 
-ROOT = Path(__file__).parents[2]
-PEERS = ROOT / ".venv-bench"
 PACKAGES = ["mini-swe-agent==2.4.6", "verifiers==0.4.0"]
 UNSAID = ["mcp"]
 """Packages that LiteLLM imports at its first call and does not require."""
@@ -98,15 +96,7 @@ def measures(directory: Path) -> dict[str, Measure]:
 
 
 def _peers_python() -> str:
-    """Returns the Python of the peers' own environment, which is made at first use."""
-    python = str(PEERS / "bin" / "python")
-    if not (PEERS / "complete").exists():
-        print("setting up .venv-bench (some minutes, 700 MB)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(PEERS)], check=True)
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-        subprocess.run([*pip, *PACKAGES, *UNSAID], check=True, stderr=subprocess.DEVNULL)
-        (PEERS / "complete").touch()
-    return python
+    return str(frame.own_programs("bench", [*PACKAGES, *UNSAID]) / "python")
 
 
 def of_program(module: str, *options: str, python: Callable[[], str] = _peers_python) -> Measure:
@@ -114,7 +104,7 @@ def of_program(module: str, *options: str, python: Callable[[], str] = _peers_py
 
     def measure(engine: str, n: int, batches: int) -> Measured:
         command = [python(), "-m", module, engine, str(n), str(batches), *options]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(frame.ROOT)}
         try:
             done = subprocess.run(
                 command, env=environment, stdout=subprocess.PIPE, timeout=PEER_TIMEOUT_S, check=True

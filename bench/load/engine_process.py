@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,8 +17,6 @@ def engine_program(module: str, *arguments: str) -> Iterator[str]:
         yield process.url
 
 
-@contextmanager
-def engine(model: Path, latency_ms: int) -> Iterator[str]:
-    """Yields the URL of the load's stub engine."""
-    with engine_program("bench.load.engine", str(model), str(latency_ms)) as url:
-        yield url
+def engine(model: Path, latency_ms: int) -> AbstractContextManager[str]:
+    """The load's stub engine."""
+    return engine_program("bench.load.engine", str(model), str(latency_ms))

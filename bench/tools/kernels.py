@@ -11,22 +11,20 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import aiohttp
 from jupyter_client.manager import start_new_async_kernel
 
+from bench.frame import own_programs
 from prorl_service.local import free_port
 
 RunCode = Callable[[str], Awaitable[str]]
 
-GATEWAY_VERSION = "3.0.1"
-VENV = Path(__file__).parents[2] / ".venv-gateway"
+PACKAGES = ["jupyter_kernel_gateway==3.0.1", "ipykernel"]
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 30.0
 
@@ -92,9 +90,10 @@ async def direct() -> AsyncIterator[RunCode]:
 
 @asynccontextmanager
 async def gateway(*, acknowledge_at_once: bool) -> AsyncIterator[RunCode]:
+    programs = own_programs("gateway", PACKAGES)
     port = free_port()
     server = await asyncio.create_subprocess_exec(
-        _gateway_program(),
+        programs / "jupyter-kernelgateway",
         *("--ip=127.0.0.1", f"--port={port}", *_GATEWAY_OPTIONS),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -160,14 +159,3 @@ async def _until_answered(http: aiohttp.ClientSession) -> None:
                     return
             except aiohttp.ClientConnectionError:
                 await asyncio.sleep(0.05)
-
-
-def _gateway_program() -> Path:
-    program = VENV / "bin" / "jupyter-kernelgateway"
-    if not program.exists():
-        print("setting up .venv-gateway (a minute)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
-        pip = [f"{VENV}/bin/python", "-m", "pip", "--disable-pip-version-check", "-qq"]
-        packages = [f"jupyter_kernel_gateway=={GATEWAY_VERSION}", "ipykernel"]
-        subprocess.run([*pip, "install", *packages], check=True, stderr=subprocess.DEVNULL)
-    return program

@@ -12,7 +12,6 @@ from bench.demo import summary
 
 RUNS = (("pi", 0), ("mini_swe_agent", 0), ("openai", 0), ("openai", 1), ("openai", 2))
 STEPS = {"pi": 30, "openai": 30, "mini_swe_agent": 16}
-NAMES = {"pi": "pi", "mini_swe_agent": "mini", "openai": "sdk"}
 OUTPUT = Path("outputs/gateway_learning")
 
 
@@ -36,12 +35,7 @@ def measure(quick: bool) -> frame.Found:
     if quick:
         return frame.Found([row("openai", 0, 1, OUTPUT / "quick")], {})
     rows = [row(agent, seed, STEPS[agent], OUTPUT / f"{agent}-{seed}") for agent, seed in RUNS]
-    headline: frame.Row = {"logprob_diff_max": max(one["logprob_diff_max"] for one in rows)}
-    for agent, name in NAMES.items():
-        own = [one for one in rows if one["agent"] == agent]
-        headline[f"{name}_success_before"] = max(one["heldout_before"] for one in own)
-        headline[f"{name}_success_after"] = min(one["heldout_after"] for one in own)
-    return frame.Found(rows, headline)
+    return frame.Found(rows, {"logprob_diff_max": max(one["logprob_diff_max"] for one in rows)})
 
 
 if __name__ == "__main__":

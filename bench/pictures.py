@@ -300,23 +300,17 @@ def _ablation(content: Content) -> Figure:
     return made
 
 
-LOADED = {
-    "ours, bubblewrap": "ours, bubblewrap",
-    "ours, apptainer": "ours, Apptainer",
-    "ours, process": "ours, no isolation",
-    "floor": "bare asyncio, one bash\nfor each rollout",
-    "mini-swe-agent, thin model": "mini-swe-agent with a model\nclient of one HTTP call",
-    "mini-swe-agent, LiteLLM": "mini-swe-agent as\ninstalled (LiteLLM)",
-    "verifiers": "verifiers as installed",
-}
-"""Rows of docs/operations.md, ours first."""
-RATES = {
-    "floor": ("bare asyncio", 4),
+LOADED: dict[str, tuple[str, float]] = {
+    "ours, bubblewrap": ("ours, bubblewrap", 0),
+    "ours, apptainer": ("ours, Apptainer", 0),
     "ours, process": ("ours, no isolation", -12),
+    "floor": ("bare asyncio", 4),
     "mini-swe-agent, thin model": ("mini-swe-agent, one HTTP call", 6),
     "mini-swe-agent, LiteLLM": ("mini-swe-agent as installed", 6),
     "verifiers": ("verifiers as installed", -7),
 }
+"""Rows of docs/operations.md, ours first: name, and points that it is moved up beside its rates, if
+it has any."""
 
 
 def _load(content: Content) -> Figure:
@@ -333,16 +327,18 @@ def _load(content: Content) -> Figure:
         top.barh(place, own, color=color, height=0.62)
         top.barh(place, both[who] - own, left=own, color=color, alpha=0.4, height=0.62)
         _label(top, (both[who], place), f"{both[who]:.1f}", color)
-    _names(top, [*LOADED.values()])
+    _names(top, [name for name, _ in LOADED.values()])
     top.set_title("CPU of a turn with 64 rollouts, ms: agents' process, pale: commands", loc="left")
     _rates(bottom, rows)
     return made
 
 
 def _rates(axes: Axes, rows: Sequence[Content]) -> None:
-    for who, (name, shift) in RATES.items():
-        color, width = (OURS, 2.4) if who.startswith("ours") else (OTHERS, 1.4)
+    for who, (name, shift) in LOADED.items():
         points = [(row["at_once"], row["rollouts_per_s"]) for row in rows if row["who"] == who]
+        if len(points) == 1:
+            continue
+        color, width = (OURS, 2.4) if who.startswith("ours") else (OTHERS, 1.4)
         axes.plot(*zip(*points, strict=True), marker="o", color=color, linewidth=width)
         _label(axes, points[-1], name, color, (8, shift))
     axes.set_xscale("log", base=2)

@@ -67,26 +67,25 @@ def outcomes(reports: Sequence[SweReport]) -> str:
 
 
 async def timed(rows: Sequence[SweInstance]) -> list[tuple[float, float]]:
-    """Returns the seconds to grade each reference patch, and those of one of the two runs of the
-    tests, with its sandbox."""
-    seconds = []
     async with BubblewrapProvider() as sandboxes:
-        for row in rows:
-            ends: list[float] = []
+        return [await _timed(row, sandboxes) for row in rows]
 
-            @asynccontextmanager
-            async def open_sandbox(
-                row: SweInstance = row, ends: list[float] = ends
-            ) -> AsyncIterator[Sandbox]:
-                async with sandbox_of(row, sandboxes) as sandbox:
-                    yield sandbox
-                ends.append(perf_counter())
 
-            data = SweData.model_validate(row.task().data)
-            started = perf_counter()
-            await grade_patch(open_sandbox, data, row.patch.encode())
-            seconds.append((perf_counter() - started, ends[0] - started))
-    return seconds
+async def _timed(row: SweInstance, sandboxes: BubblewrapProvider) -> tuple[float, float]:
+    """Returns the seconds to grade the reference patch, and those of one of the two runs of the
+    tests, with its sandbox."""
+    ends: list[float] = []
+
+    @asynccontextmanager
+    async def open_sandbox() -> AsyncIterator[Sandbox]:
+        async with sandbox_of(row, sandboxes) as sandbox:
+            yield sandbox
+        ends.append(perf_counter())
+
+    data = SweData.model_validate(row.task().data)
+    started = perf_counter()
+    await grade_patch(open_sandbox, data, row.patch.encode())
+    return perf_counter() - started, ends[0] - started
 
 
 def of_patch(name: str, compared: Sequence[Comparison]) -> frame.Row:

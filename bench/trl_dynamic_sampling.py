@@ -76,17 +76,14 @@ def train(directory: Path, steps: int, dynamic: bool, seed: int) -> frame.Row:
         trainer.add_callback(evaluation)
         trainer.train()
     log = [entry for entry in trainer.state.log_history if "frac_reward_zero_std" in entry]
-    shares = [entry.get("prorl/sampling/informative_share", 1.0) for entry in log]
     curve = evaluation.curve
     return {
         "seed": seed,
         "dynamic": dynamic,
         "zero_variance_share": round(fmean(one["frac_reward_zero_std"] for one in log), 4),
-        "heldout_before": curve[0][1],
         "heldout_after": curve[-1][1],
         f"seconds_to_{GOAL:g}": next((at for at, share in curve if share >= GOAL), None),
         "train_s": round(curve[-1][0], 1),
-        "rollouts": round(sum(config.rollouts / steps / share for share in shares if share)),
         "curve": [[round(seconds, 1), share] for seconds, share in curve],
     }
 

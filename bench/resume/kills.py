@@ -49,12 +49,11 @@ class Kills:
 
 def groups_of(kinds: dict[str, int], instances: Sequence[SweInstance]) -> list[Group]:
     """`kinds`: numbers of rollouts."""
-    made = []
-    for kind, count in kinds.items():
-        for number in range(count // GROUP_SIZE):
-            instance = instances[number % len(instances)] if kind == "swe" else None
-            made.append(group(kind, str(number), GROUP_SIZE, instance))
-    return made
+    return [
+        group(kind, str(n), GROUP_SIZE, instances[n % len(instances)] if kind == "swe" else None)
+        for kind, count in kinds.items()
+        for n in range(count // GROUP_SIZE)
+    ]
 
 
 def measure(quick: bool) -> frame.Found:

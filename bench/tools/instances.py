@@ -23,12 +23,6 @@ def instance_home() -> Iterator[str]:
         shutil.rmtree(home)
 
 
-def start(image: Path, name: str, home: str) -> None:
-    """Starts an instance and leaves it running, and with it its standard output."""
-    command = ["sh", "-c", '"$@" >/dev/null 2>&1', "sh", *start_command(image, name)]
-    run_process(command, user=CONTAINER_USER, home=home)
-
-
 def start_command(image: Path, name: str) -> list[str]:
     return [_apptainer(), "--silent", "instance", "start", *CONTAINED, str(image), name]
 
@@ -41,7 +35,9 @@ def stop_all(home: str) -> None:
 @contextmanager
 def exec_into_instance(image: Path) -> Iterator[Run]:
     with instance_home() as home:
-        start(image, "bench", home)
+        # The instance keeps the standard output of what starts it.
+        silent = ["sh", "-c", '"$@" >/dev/null 2>&1', "sh", *start_command(image, "bench")]
+        run_process(silent, user=CONTAINER_USER, home=home)
         try:
             argv = [*bare_exec("instance://bench", []), "bash", "-c"]
             yield process_per_command(argv, user=CONTAINER_USER, home=home)

@@ -18,7 +18,6 @@ from bench.tools import rungs
 from bench.tools.rungs import Rung
 from bench.tools.timing import Action, row, timed_ms
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 
 AT_ONCE, QUICK_AT_ONCE, BUSY = (1, 64, 256), (1, 16), 64
 LOADS = {"back to back": 0.0, "thinking": 0.1}
@@ -29,13 +28,9 @@ STARTING_AT_ONCE = 16
 
 async def measure(quick: bool) -> Found:
     rows: list[Row] = []
-    async with rungs.apptainer() as apptainer, BubblewrapProvider() as bubblewrap:
-        kinds = [
-            Rung(rungs.SIF, apptainer, str(rungs.sif())),
-            Rung(rungs.BUBBLEWRAP, bubblewrap),
-        ]
+    async with rungs.all_rungs() as (_, bubblewrap, sif):
         for at_once in QUICK_AT_ONCE if quick else AT_ONCE:
-            for rung in kinds:
+            for rung in (sif, bubblewrap):
                 rows += await _crowd(rung, at_once, QUICK_SECONDS if quick else SECONDS)
     if quick:
         return Found(rows, {})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import TypeVar
 
-from bench.frame import Row
+from bench.frame import Row, find
 
 Key = TypeVar("Key", bound=Hashable)
 Action = Callable[[], Awaitable[object] | object]
@@ -81,8 +81,7 @@ def row(who: str, what: str, times_ms: Sequence[float], **more: object) -> Row:
 
 
 def p50(rows: Sequence[Row], who: str, what: str) -> float:
-    (found,) = (one["p50_ms"] for one in rows if (one["who"], one["what"]) == (who, what))
-    return float(found)
+    return float(find(rows, who=who, what=what)["p50_ms"])
 
 
 def ratio(above: float, below: float) -> float:

@@ -4,8 +4,6 @@
 new ones, from a trainer in fp32 to an engine in bf16. `bench.gpu` measures both on a GPU.
 """
 
-from statistics import fmean
-
 from bench import frame
 from bench.vllm_training import training, weights
 
@@ -15,15 +13,7 @@ SEEDS, STEPS, QUICK_STEPS = (0, 1, 2), 40, 2
 def trained(quick: bool) -> frame.Found:
     seeds, steps = (SEEDS[:1], QUICK_STEPS) if quick else (SEEDS, STEPS)
     rows = training.measure(seeds, steps, engines=training.ENGINES)
-    on_vllm = [row for row in rows if row["engine"] == "vLLM"]
-
-    def after(trainer: str) -> float:
-        return round(fmean(row["after"] for row in on_vllm if row["trainer"] == trainer), 4)
-
     headline = {
-        "trl_sync_after": after("GRPOTrainer"),
-        "trl_dynamic_after": after("GRPOTrainer, dynamic sampling"),
-        "trl_async_after": after("AsyncGRPOTrainer"),
         "logprob_diff_max": max(row["logprob_diff_max"] for row in rows),
         "versions_wrong": sum(row["versions_wrong"] for row in rows),
     }

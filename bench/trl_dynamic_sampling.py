@@ -91,14 +91,11 @@ def train(directory: Path, steps: int, dynamic: bool, seed: int) -> frame.Row:
 def headline(runs: Mapping[str, Sequence[frame.Row]]) -> frame.Row:
     figures: frame.Row = {}
     for name, own in runs.items():
+        for column in ("zero_variance_share", "heldout_after"):
+            figures[f"{column}_{name}"] = round(fmean(one[column] for one in own), 4)
         to_goal = [one[f"seconds_to_{GOAL:g}"] for one in own]
-        figures |= {
-            f"zero_variance_share_{name}": round(
-                fmean(one["zero_variance_share"] for one in own), 4
-            ),
-            f"heldout_after_{name}": round(fmean(one["heldout_after"] for one in own), 4),
-            f"median_seconds_to_{GOAL:g}_{name}": None if None in to_goal else median(to_goal),
-        }
+        reached = None if None in to_goal else median(to_goal)
+        figures[f"median_seconds_to_{GOAL:g}_{name}"] = reached
     return figures
 
 

@@ -44,7 +44,7 @@ WARM_STARTS = 10
 Row = dict[str, object]
 
 
-def measured(rounds: int = ROUNDS) -> list[Row]:
+def measured(rounds: int) -> list[Row]:
     """Returns p50 in ms of each environment, cold and warm. Raises `FileNotFoundError` without
     .venv-harbor (`scripts/setup-harbor`)."""
     variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins' / 'harbor'}"}
@@ -157,5 +157,4 @@ async def _measure(rounds: int) -> list[Row]:
 
 
 if __name__ == "__main__":
-    rows = asyncio.run(_measure(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS))
-    print(json.dumps(rows))
+    print(json.dumps(asyncio.run(_measure(int(sys.argv[1])))))

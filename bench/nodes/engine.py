@@ -44,9 +44,9 @@ class WaitingEngine(StubEngine):
 
 
 @contextmanager
-def waiting_engine(place: Path, host: str = "127.0.0.1") -> Iterator[WaitingEngine]:
+def waiting_engine(place: Path) -> Iterator[WaitingEngine]:
     build_tiny_model(place / "model")
     end = ChatFormat.load(place / "model").end_of_turn_id
-    engine = WaitingEngine(place / "model", lambda _: [*REPLY, end], host=host)
+    engine = WaitingEngine(place / "model", lambda _: [*REPLY, end])
     with engine.in_thread() as running:
         yield running

@@ -24,7 +24,6 @@ from prorl_service.schemas import (
     BackendStatus,
     Figures,
     FinishReason,
-    Group,
     OwnedBackends,
     Rollout,
     RolloutIds,
@@ -160,7 +159,8 @@ class StubService:
     async def _submit(self, request: web.Request) -> web.Response:
         groups = SubmitRequest.model_validate_json(await request.read()).groups
         for one in groups:
-            self._groups[one.group_id] = (_tokens(one), time.monotonic() + LATENCY_S)
+            tokens = int(str(one.task.data["tokens"]))
+            self._groups[one.group_id] = (tokens, time.monotonic() + LATENCY_S)
         queued = RolloutState.QUEUED
         found = [rollout(one.group_id, i, queued) for one in groups for i in one.indices]
         return answer(Rollouts(rollouts=found).model_dump_json(), 202)
@@ -193,10 +193,6 @@ class StubService:
         for one in (await request.json())["group_ids"]:
             self._groups.pop(one, None)
         return web.Response(status=204)
-
-
-def _tokens(group: Group) -> int:
-    return int(str(group.task.data["tokens"]))
 
 
 def answer(text: str, status: int = 200) -> web.Response:

@@ -75,15 +75,11 @@ class Ours:
 
 def math(quick: bool) -> frame.Found:
     scored = [row for row in rows.math() if row.name != HANGS]
-    return _compared("math", "math_verify", _few(scored, quick), MATH_TURN)
+    return _compared("math", "math_verify", scored[: QUICK_ROWS if quick else None], MATH_TURN)
 
 
 def code(quick: bool) -> frame.Found:
-    return _compared("code", "prime_code", _few(rows.code(), quick), CODE_TURN)
-
-
-def _few(scored: list[ScoredRow], quick: bool) -> list[ScoredRow]:
-    return scored[:QUICK_ROWS] if quick else scored
+    return _compared("code", "prime_code", rows.code()[: QUICK_ROWS if quick else None], CODE_TURN)
 
 
 def _compared(part: str, scorer: str, scored: list[ScoredRow], turn: int) -> frame.Found:

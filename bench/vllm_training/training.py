@@ -129,9 +129,17 @@ def _sync(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) 
         oldest, newest = seen.pushed[-2:][-1 - config.dynamic_sampling], seen.pushed[-1]
         seen.versions_wrong += sum(not _is_within(one, oldest, newest) for one in rollouts)
 
+    send = Pushes._send
+
+    def timed(pushes: Pushes, weights: PolicyWeights) -> int:
+        began = time.monotonic()
+        seen.pushed.append(send(pushes, weights))
+        seen.update_s.append(time.monotonic() - began)
+        return seen.pushed[-1]
+
     trainer = make_trainer(model, url, output, config, observe=observe)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pushes, "_send", _timed(Pushes._send, seen))
+        patch.setattr(Pushes, "_send", timed)
         trainer.train()
         trainer.rollout_func.push_weights()
     if not config.dynamic_sampling:
@@ -197,19 +205,6 @@ TRAINERS: dict[str, Train] = {
     "GRPOTrainer, dynamic sampling": _dynamic,
     "AsyncGRPOTrainer": _async,
 }
-
-
-def _timed(
-    send: Callable[[Pushes, PolicyWeights], int], seen: Seen
-) -> Callable[[Pushes, PolicyWeights], int]:
-    def timed(pushes: Pushes, weights: PolicyWeights) -> int:
-        began = time.monotonic()
-        version = send(pushes, weights)
-        seen.update_s.append(time.monotonic() - began)
-        seen.pushed.append(version)
-        return version
-
-    return timed
 
 
 def _is_within(rollout: Rollout, oldest: int, newest: int) -> bool:

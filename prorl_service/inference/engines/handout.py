@@ -121,6 +121,7 @@ async def _answer(
         for route, path in offer.files.items():
             if secrets.compare_digest(asked_for, route.encode()):
                 await _send(path, writer, offer.on_progress)
+                writer.write_eof()
                 await reader.read(1)  # nothing comes until the engine, which applies it, hangs up
                 offer.served, offer.failure = offer.served + 1, None
                 return

@@ -411,6 +411,7 @@ async def test_broadcasts_serve_calls_in_flight_and_new_ones(
         weights = PolicyWeights(load_file(new / "model.safetensors")).whole_model
         sender.source = nccl._Policy(weights, None, torch.device("cpu"))
         await asyncio.to_thread(sender.send_weights)
+        assert engine.checkpoint == new
 
 
 @pytest.mark.parametrize("fault", ["missing", "shape"])

@@ -38,7 +38,7 @@ class OfferedWeights(BaseModel):
     """Text of a LoRA adapter's adapter_config.json; None for a whole model."""
 
 
-class Fetched:
+class FetchedDirectory:
     """The file that was fetched last, in a directory as SGLang loads them. A whole model stays open
     here: for SGLang's other processes it is a link."""
 
@@ -94,7 +94,7 @@ def add_routes(manager: Any) -> None:
     server = sys.modules.get(SERVER)
     if server is None:
         return
-    fetched = Fetched(manager.model_config)
+    fetched = FetchedDirectory(manager.model_config)
 
     def describe() -> dict[str, str]:
         return {"dtype": str(manager.model_config.dtype).removeprefix("torch.")}

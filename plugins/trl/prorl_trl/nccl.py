@@ -252,10 +252,9 @@ class TorchSender:
             received.result()
 
     def _abort_if_failed(self, received: Future[None]) -> None:
-        """Ends a broadcast that nobody receives: torch would end the trainer after ten minutes."""
+        """Ends a broadcast that nobody receives: torch would end the trainer after half an hour."""
         if received.exception() is not None:
-            with suppress(RuntimeError):  # gloo cannot
-                self._group.abort()
+            self._group.abort()
 
 
 def _group_of(info: dict[str, Any], store: c10d.Store) -> c10d.ProcessGroup:

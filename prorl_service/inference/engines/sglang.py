@@ -84,7 +84,7 @@ class SglangEngine(Engine):
 
     async def describe(self, info: EngineInfo) -> EngineInfo:
         is_paused = await self._is_paused()
-        server = await self.http.ask("GET", "/server_info", answers.ServerInfo.read)
+        server = await self.http.ask("GET", "/server_info", answers.SglangInfo.read)
         self._check_release(server.version)
         self._takes_seeds, self._context = server.is_deterministic, server.context
         return replace(
@@ -190,7 +190,7 @@ class SglangEngine(Engine):
     # --- weights --------------------------------------------------------------------------------
 
     async def intake(self, info: EngineInfo) -> Intake:
-        server = await self.http.ask("GET", "/server_info", answers.ServerInfo.read)
+        server = await self.http.ask("GET", "/server_info", answers.SglangInfo.read)
         intake = Intake(server.dtype, NO_PLUGIN, takes_seeds=server.is_deterministic)
         try:
             dtype = await self.http.ask("GET", PLUGIN, lambda answer: str(answer["dtype"]))
@@ -200,18 +200,18 @@ class SglangEngine(Engine):
 
     async def transfer(self, source: WeightSource, info: EngineInfo, intake: Intake) -> Transfer:
         if isinstance(source, Broadcast):
-            return Receive(self, info, source)
+            return ReceiveParts(self, info, source)
         if isinstance(source, WeightDirectory):
             whole = await asyncio.to_thread(source.only_file)
             if whole is None or intake.needs_for_files:
-                return Reload(self, info, source.path)
-            return FetchModel(self, info, WeightFile(whole))
+                return LoadDirectory(self, info, source.path)
+            return LoadFile(self, info, WeightFile(whole))
         intake.require_files(self.http.url)
         if not source.is_adapter:
-            return FetchModel(self, info, source)
+            return LoadFile(self, info, source)
         if intake.max_lora_rank == 0:
             raise BackendRejected(f"{self.http.url} takes no LoRA adapters", hint=NO_ADAPTERS)
-        return FetchAdapter(self, info, source)
+        return LoadAdapter(self, info, source)
 
     async def join_group(self, init_info: Mapping[str, Any]) -> None:
         info = dict(init_info)
@@ -246,7 +246,7 @@ class SglangTransfer(Transfer):
             await self._http.tell("/unload_lora_adapter", {"lora_name": name})
 
 
-class Reload(SglangTransfer):
+class LoadDirectory(SglangTransfer):
     """Has the engine load a checkpoint's directory."""
 
     def __init__(self, engine: SglangEngine, info: EngineInfo, directory: str) -> None:
@@ -258,7 +258,7 @@ class Reload(SglangTransfer):
         await self._use(None)
 
 
-class FetchModel(SglangTransfer):
+class LoadFile(SglangTransfer):
     """Has our plug-in fetch the file of a whole model, while the engine samples."""
 
     def __init__(self, engine: SglangEngine, info: EngineInfo, file: WeightFile) -> None:
@@ -286,7 +286,7 @@ class FetchModel(SglangTransfer):
         await self._use(None)
 
 
-class FetchAdapter(FetchModel):
+class LoadAdapter(LoadFile):
     """Has the engine put a LoRA adapter on its model. Each has a name of its own."""
 
     @property
@@ -301,7 +301,7 @@ class FetchAdapter(FetchModel):
         await self._use(name)
 
 
-class Receive(SglangTransfer):
+class ReceiveParts(SglangTransfer):
     """Has the engine's workers take part in a trainer's broadcast."""
 
     def __init__(self, engine: SglangEngine, info: EngineInfo, source: Broadcast) -> None:

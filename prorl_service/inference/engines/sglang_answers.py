@@ -16,7 +16,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
-class ServerInfo:
+class SglangInfo:
     """What SGLang says of how it was started."""
 
     version: str

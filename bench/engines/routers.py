@@ -1,7 +1,7 @@
 """Updates through routers in front of two engines: which are refused, and which are lost.
 
 An update is lost if the service reports it as taken while an engine has the old weights. The real
-routers are in `.venv-routers`, if it is there.
+routers come from `scripts/setup-routers`, and are left out without it.
 """
 
 import asyncio

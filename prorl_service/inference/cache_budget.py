@@ -113,7 +113,7 @@ class CacheBudget:
         if place not in self._line:
             return
         del self._line[place]
-        place.admitted.set()  # whoever waits for it finds out that the rollout has ended
+        place.admitted.set()  # a turn that waits for it finds that the rollout has ended
         if place.tokens:
             lengths = self._lengths[place.agent]
             lengths.append(place.tokens)

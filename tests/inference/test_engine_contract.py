@@ -330,7 +330,7 @@ async def test_new_weights_serve_calls_in_flight_and_new_ones(
 async def test_differences_serve_like_the_whole_files(
     engine: Engine, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an engine that does not share the file system: it has another working directory. The third
+    """The engine does not share the file system: it has another working directory. The third
     difference is broken, and the last is from a file that the engine does not have."""
     monkeypatch.chdir(tmp_path)
     sent: list[str] = []

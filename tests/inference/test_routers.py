@@ -103,7 +103,7 @@ def real_router(name: str, urls: list[str], directory: Path) -> Iterator[str]:
 @pytest.mark.parametrize("name", COMMANDS)
 async def test_real_routers_are_refused(name: str, pair: list[StubEngine], tmp_path: Path) -> None:
     if not (ROUTERS / COMMANDS[name][0]).exists():
-        pytest.skip(f"no {name}: python -m venv .venv-routers, and pip install it there")
+        pytest.skip(f"no {name}: scripts/setup-routers brings it")
     with (
         pair[0].in_thread() as first,
         pair[1].in_thread() as second,

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from matplotlib import rc_context
@@ -173,30 +173,6 @@ def _gateway_learning(content: Content) -> Figure:
         ends = [(row["heldout_before"], row["heldout_after"]) for row in rows]
         curves.append((name, color, shift, [row["success"] for row in rows], ends))
     return _learnings(4.4, "Unmodified programs train a tiny policy", note, curves)
-
-
-def _trl_dynamic_sampling(content: Content) -> Figure:
-    rows = content["rows"]
-    title = "Where rollouts cost little, dynamic sampling saves no time"
-    note = "Success on held-out tasks of the demo, by seed, and median. Earlier is better."
-    made = _figure(3.9, title, note)
-    axes = made.subplots()
-    for dynamic, name, color, y in (
-        (False, "without", OTHERS, 0.3), (True, "with dynamic sampling", OURS, 0.62),
-    ):  # fmt: skip
-        curves = [row["curve"] for row in rows if row["dynamic"] is dynamic]
-        for curve in curves:
-            axes.plot(*zip(*curve, strict=True), color=color, alpha=0.35, linewidth=1)
-        points = [
-            [median(at) for at in zip(*points, strict=True)]
-            for points in zip(*curves, strict=False)
-        ]
-        axes.plot(*zip(*points, strict=True), "o-", color=color, markersize=4, linewidth=2.2)
-        goal = median(row["seconds_to_0.8"] for row in rows if row["dynamic"] is dynamic)
-        text = f"{name}:\n80 % after {goal:.0f} s, all steps {points[-1][0]:.0f} s"
-        _label(axes, (135, y), text, color)
-    _shares(axes, max(row["train_s"] for row in rows), "seconds of training")
-    return made
 
 
 def _curriculum(content: Content) -> Figure:
@@ -385,7 +361,6 @@ PICTURES: dict[str, Draw] = {
     "math_demo": _math_demo,
     "routing": _routing,
     "tools": _tools,
-    "trl_dynamic_sampling": _trl_dynamic_sampling,
 }
 """What draws a picture, by the name of its file."""
 

@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test test-all test-fast check docs bench test-vllm test-sglang test-verl test-ray test-harnesses test-environments test-slurm neighbours clean
+.PHONY: setup sandboxes demo demo-lm test test-all test-fast check docs bench test-vllm test-sglang test-verl test-ray test-harnesses test-environments test-slurm neighbours clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -7,6 +7,8 @@ sandboxes:  ## all kinds of sandbox, and what builds images of Dockerfiles
 	scripts/install-buildah
 demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo
+demo-lm: setup ## the same with a pretrained language model, in under an hour; results in outputs/demo-lm
+	scripts/demo --policy smollm2 --output outputs/demo-lm
 test: setup sandboxes ## static checks and tests, of long ones a sample; as root, also as an ordinary user
 	scripts/test
 test-all: setup sandboxes ## the same with all tests; takes hours

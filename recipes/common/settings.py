@@ -30,14 +30,22 @@ class Service(WireModel):
 
 
 class WarmStart(WireModel):
-    """Warm start of a tiny model: see `imitation.Imitation`. `tasks`: ids of the rows to imitate,
-    if the recipe has no transcripts of its own."""
+    """Warm start of a small model: see `imitation.Imitation`. `tasks`: ids of the rows to imitate,
+    if the recipe has no transcripts of its own. `base`: the model to begin with; None: a new tiny
+    one, whose tokenizer has at most `vocab_size` tokens."""
 
     tasks: list[str] = Field(default_factory=list)
+    base: Literal["smollm2"] | None = None
     steps: int = Field(ge=1)
     batch_size: int = Field(ge=1)
     learning_rate: float = Field(gt=0)
-    vocab_size: int = Field(ge=512)
+    vocab_size: int | None = Field(None, ge=512)
+
+    @model_validator(mode="after")
+    def _has_a_tokenizer(self) -> Self:
+        if (self.base is None) == (self.vocab_size is None):
+            raise ValueError("set either `base` or `vocab_size`")
+        return self
 
 
 class Model(WireModel):

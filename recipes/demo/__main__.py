@@ -1,5 +1,6 @@
 """`make demo`: engine and service start as processes, and a tiny agent learns to use its shell.
 
+`make demo-lm` has a pretrained language model learn the same, SmolLM2 with 135 million parameters.
 With `--harness`, the agent is a program that somebody else wrote, unchanged. Writes to
 outputs/demo (or --output): summary.json, curve.png, trajectories.html, and the logs.
 """
@@ -31,8 +32,21 @@ from recipes.demo.warm_start import WarmStart, warm_started
 
 HELDOUT_PER_FAMILY = 50
 HELDOUT_ROLLOUTS = 2
-WITH_HARNESS = TrainConfig(groups_per_step=4, updates_per_step=4, learning_rate=5e-4)
+Policy = Literal["tiny", "smollm2"]
+WARM_STARTS: dict[Policy, WarmStart] = {
+    "tiny": WarmStart(),
+    "smollm2": WarmStart(steps=24, batch_size=8, learning_rate=2e-4, pretrained=True),
+}
+CONFIGS: dict[Policy, TrainConfig] = {
+    "tiny": TrainConfig(),
+    "smollm2": TrainConfig(steps=24, rollouts_per_group=4, rollouts_at_once=8, learning_rate=2e-5),
+}
+WITH_HARNESS: dict[Policy, TrainConfig] = {
+    "tiny": replace(CONFIGS["tiny"], groups_per_step=4, updates_per_step=4, learning_rate=5e-4),
+    "smollm2": replace(CONFIGS["smollm2"], updates_per_step=2),
+}
 """A harness takes seconds of CPU time to start, in each rollout: fewer of them, used more."""
+AGENTS: dict[Policy, str] = {"tiny": "A tiny agent", "smollm2": "SmolLM2-135M"}
 CONTEXT = 512
 SHOWN_AT_EACH_END = 24
 SHOW_EVERY_STEPS = 10
@@ -40,19 +54,23 @@ LOGPROB_GAP = "sampling/sampling_logp_difference/max"
 
 
 def main(
+    policy: Annotated[Policy, Parameter(help="Model to train.")] = "tiny",
     seed: Annotated[int, Parameter(help="Seed of tasks, warm start, training.")] = 0,
-    steps: Annotated[PositiveInt, Parameter(help="Batches of rollouts.")] = 80,
+    steps: Annotated[
+        PositiveInt | None, Parameter(help="Batches of rollouts (default: 80, smollm2: 24).")
+    ] = None,
     output: Annotated[Path, Parameter(help="Directory for results.")] = Path("outputs/demo"),
     harness: Annotated[
         Literal["pi", "mini_swe_agent", "openai"] | None,
         Parameter(help="Agent to train: pi, mini-swe-agent, or a file on OpenAI's SDK."),
     ] = None,
 ) -> None:
-    """Train a tiny Qwen3 agent through the rollout service, on the CPU."""
+    """Train a small agent through the rollout service, on the CPU."""
     transformers.logging.disable_progress_bar()
-    defaults = TrainConfig() if harness is None else WITH_HARNESS
-    config = replace(defaults, seed=seed, steps=steps, program=harness)
-    model = warm_started(output / "cache", WarmStart(seed=seed), program=harness)
+    defaults = (CONFIGS if harness is None else WITH_HARNESS)[policy]
+    config = replace(defaults, seed=seed, steps=steps or defaults.steps, program=harness)
+    warm_start = replace(WARM_STARTS[policy], seed=seed)
+    model = warm_started(output / "cache", warm_start, program=harness)
     logs_of_run = [output / "engine.log", output / "service.log"]
     for log in logs_of_run:
         log.unlink(missing_ok=True)
@@ -67,7 +85,7 @@ def main(
         run.curve(),
         before=headline.heldout_success_before,
         after=headline.heldout_success_after,
-        title=f"A tiny agent learns to use {'its shell' if harness is None else harness}",
+        title=f"{AGENTS[policy]} learns to use {'its shell' if harness is None else harness}",
     )
     print(f"results: {output}/summary.json, curve.png, trajectories.html")
 

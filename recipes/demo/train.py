@@ -32,6 +32,8 @@ class TrainConfig:
     """Optimizer steps on each batch."""
     groups_per_step: int = 8
     rollouts_per_group: int = 8
+    rollouts_at_once: int | None = None
+    """Rollouts that pass through the model together; None: all of a step."""
     learning_rate: float = 1e-3
     dynamic_sampling: bool = False
     program: str | None = None
@@ -102,7 +104,9 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
         seed=config.seed,
         max_steps=config.steps * config.updates_per_step,
         num_iterations=config.updates_per_step,
-        per_device_train_batch_size=batch,
+        per_device_train_batch_size=config.rollouts_at_once or batch,
+        generation_batch_size=batch,
+        gradient_accumulation_steps=batch // (config.rollouts_at_once or batch),
         num_generations=config.rollouts_per_group,
         max_completion_length=LIMITS.max_response_tokens,
         temperature=1.0,

@@ -6,20 +6,24 @@ from pathlib import Path
 from recipes.common.training import imitation
 from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.programs import form_of
+from recipes.smollm import model as smollm
 
 VOCAB_SIZE = 1024
-"""Vocabulary with room for all merges that the demonstrations support (about 600)."""
+"""Vocabulary of a tiny model, with room for all merges that the demonstrations support (about
+600)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """Extent of the imitation. With the defaults, 99 of 100 numbers are copied correctly."""
+    """Extent of the imitation. With the defaults, 99 of 100 numbers are copied correctly.
+    `pretrained`: it begins with SmolLM2, not with a tiny model's random weights."""
 
     demonstrations: int = 2000
     steps: int = 600
     batch_size: int = 32
     learning_rate: float = 6e-3
     seed: int = 0
+    pretrained: bool = False
 
 
 def warm_started(
@@ -37,7 +41,8 @@ def warm_started(
             steps=config.steps,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
-            vocab_size=VOCAB_SIZE,
+            vocab_size=None if config.pretrained else VOCAB_SIZE,
             seed=config.seed,
         ),
+        smollm.cached() if config.pretrained else None,
     )

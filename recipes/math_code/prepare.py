@@ -52,6 +52,8 @@ Name = Literal[
     "livecodebench",
     "offline_math",
     "offline_math_heldout",
+    "offline_shell",
+    "offline_shell_heldout",
     "offline_code",
     "offline_code_heldout",
     "offline_stem",

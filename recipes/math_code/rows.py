@@ -35,11 +35,13 @@ class _Problem(BaseModel):
 class MathProblem(_Problem):
     kind: Literal["math"] = "math"
     answer: str = Field(min_length=1, description="The gold answer: a number or LaTeX.")
+    files: dict[str, str] = {}
 
     def task(self, options: Mapping[str, Any]) -> Task:
         """Returns the task for the service's `math` agent. `options`: other fields of
         `MathData`."""
-        return self._task(MathAgent.name, MathData(answer=self.answer, **options))
+        data = MathData(answer=self.answer, files=self.files, **options)
+        return self._task(MathAgent.name, data)
 
 
 class CodeProblem(_Problem):

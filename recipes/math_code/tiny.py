@@ -1,7 +1,8 @@
-"""`model=tiny`: a policy that knows how to call a tool but not what for, made on a CPU.
+"""Small policies that know how to call a tool but not what for, made on a CPU: `model=tiny`, and
+`model=smollm2`, which has a base.
 
-It imitates attempts at the offline problems of the training split. Most are wrong: which one earns
-a reward is left to reinforcement learning.
+A policy imitates attempts at the offline problems of the training split. Most are wrong: which one
+earns a reward is left to reinforcement learning.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from prorl_service.rewards.reasoning import Puzzle, make
 from recipes.common.data.fields import Row
 from recipes.common.training.imitation import Imitation, Transcript, tool_call, warm_started
 from recipes.math_code.data.puzzles import Puzzles, by_level, from_row, own_answer, source
-from recipes.math_code.offline import code, math, stem
+from recipes.math_code.offline import code, files, math, stem
 from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import ReasoningProblem
 
@@ -28,22 +29,26 @@ RIGHT_SHARE_OF_LEVELS = (0.7, 0.4, 0.2, 0.05)
 SUMS_OF_A_LEVEL = 60
 
 
-def warm_started_for(task: str, options: Mapping[str, Any], config: Imitation, cache: Path) -> Path:
-    """Returns the model's directory, below `cache`; trains the model if it is not there yet."""
+def warm_started_for(
+    task: str, options: Mapping[str, Any], config: Imitation, cache: Path, base: Path | None = None
+) -> Path:
+    """Returns the model's directory, below `cache`; trains the model if it is not there yet.
+    `base`: see `imitation.warm_started`; with one, it also imitates questions over files."""
     if task == "reasoning_gym":
         transcripts = [_answered(*one, options) for one in _sums()]
     else:
         transcripts = [
             _transcript(example, attempt, options)
-            for example, attempt in _demonstrations(_examples(task, options))
+            for example, attempt in _demonstrations(_examples(task, options, base))
         ]
-    return warm_started(cache / f"{task}-tiny", transcripts, config)
+    return warm_started(cache / f"{task}-tiny", transcripts, config, base)
 
 
-def _examples(task: str, options: Mapping[str, Any]) -> list[Example]:
+def _examples(task: str, options: Mapping[str, Any], base: Path | None) -> list[Example]:
     match task:
         case "math":
-            return math.examples("train", tool=options["tools"][0])
+            words = math.examples("train", tool=options["tools"][0])
+            return words if base is None else [*words, *files.examples("train")]
         case "code":
             return code.examples("train")
         case "stem":

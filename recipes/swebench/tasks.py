@@ -28,6 +28,6 @@ def tiny_model(settings: Run, rows: Mapping[str, SweInstance]) -> Path:
 
     warm_start = settings.model.warm_start
     assert warm_start is not None
-    config = Imitation(**warm_start.model_dump(exclude={"tasks"}), seed=0)
+    config = Imitation(**warm_start.model_dump(exclude={"tasks", "base"}), seed=0)
     known = data_rows.named(settings.data, rows, warm_start.tasks)
     return warm_started_on(known, cache_root() / "swe-tiny", config, settings.sandbox.kind)

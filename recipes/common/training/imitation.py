@@ -1,14 +1,16 @@
-"""Tiny policies that begin by imitating transcripts, for machines without a GPU or a model hub.
+"""Policies that begin by imitating transcripts, by cross-entropy (plain torch) on what they are to
+say. Recipes supply the transcripts.
 
-A Qwen3 of some hundred thousand parameters with a tokenizer learned from the transcripts, trained
-by cross-entropy (plain torch) on what the model is to say. Merges may span words, so that a system
-prompt becomes a handful of tokens and a tool call ten; digits stay single. Rollouts are then short
-enough to be sampled and trained on in seconds. Recipes supply the transcripts.
+A policy has a base, or is made here, for machines without a GPU or a model hub: a Qwen3 of some
+hundred thousand parameters with a tokenizer learned from the transcripts. Merges may span words, so
+that a system prompt becomes a handful of tokens and a tool call ten; digits stay single. Rollouts
+are then short enough to be sampled and trained on in seconds.
 """
 
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from prorl_service.agents.base import Prompt
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
@@ -64,43 +66,50 @@ def tool_call(name: str, arguments: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Imitation:
-    """Extent of the imitation. `vocab_size`: limit for the tokenizer's."""
+    """Extent of the imitation. `vocab_size`: limit for the tokenizer's, without a base."""
 
     steps: int
     batch_size: int
     learning_rate: float
-    vocab_size: int
+    vocab_size: int | None = None
     seed: int = 0
 
 
-def warm_started(cache: Path, transcripts: Sequence[Transcript], config: Imitation) -> Path:
+def warm_started(
+    cache: Path, transcripts: Sequence[Transcript], config: Imitation, base: Path | None = None
+) -> Path:
     """Returns the directory of the trained model and its tokenizer, below `cache`; trains the model
-    if it is not there yet.
+    if it is not there yet. `base`: the directory of the model to begin with.
 
     The directory's name is a hash of all that the model depends on, so a changed template, tool or
     task makes a new one.
     """
-    texts = texts_of(transcripts)
-    target = cache / f"warm-start-{_digest(config, texts)}"
+    texts = texts_of(transcripts, base)
+    target = cache / f"warm-start-{_digest(config, base, texts)}"
     if target.exists():
         return target
     cache.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache) as scratch:
         made = Path(scratch) / "model"
-        build(made, texts, vocab_size=config.vocab_size, seed=config.seed)
+        if base is None:
+            assert config.vocab_size is not None
+            build(made, texts, vocab_size=config.vocab_size, seed=config.seed)
+        else:
+            shutil.copytree(base, made)
         chat = ChatFormat.load(made)
-        policy = Qwen3ForCausalLM.from_pretrained(made, dtype=torch.float32)
+        policy = AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32)
         imitate(policy, [one.segment(chat) for one in transcripts], config)
         policy.save_pretrained(made)
         os.rename(made, target)
     return target
 
 
-def texts_of(transcripts: Sequence[Transcript]) -> list[str]:
+def texts_of(transcripts: Sequence[Transcript], base: Path | None = None) -> list[str]:
     """Returns the texts of the transcripts, template included."""
     with TemporaryDirectory() as directory:
-        build_tiny_model(Path(directory))
-        chat = ChatFormat.load(Path(directory))
+        if base is None:
+            build_tiny_model(Path(directory))
+        chat = ChatFormat.load(base or Path(directory))
     segments = [transcript.segment(chat) for transcript in transcripts]
     return [chat.decode(segment.prompt_ids + segment.response_ids) for segment in segments]
 
@@ -117,7 +126,7 @@ def build(directory: Path, texts: Sequence[str], *, vocab_size: int, seed: int) 
     )
 
 
-def imitate(policy: Qwen3ForCausalLM, segments: Sequence[Segment], config: Imitation) -> None:
+def imitate(policy: PreTrainedModel, segments: Sequence[Segment], config: Imitation) -> None:
     """Trains in place, on sampled tokens alone."""
     optimizer = torch.optim.AdamW(policy.parameters(), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -155,7 +164,7 @@ def _row(segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
     return ids[:-1], ids.masked_fill(~is_sampled, IGNORED)[1:]
 
 
-def _digest(config: Imitation, texts: Sequence[str]) -> str:
+def _digest(config: Imitation, base: Path | None, texts: Sequence[str]) -> str:
     """Hashes the inputs, and the code that builds and trains."""
-    inputs = [repr(asdict(config)), *texts, Path(__file__).read_text()]
+    inputs = [repr(asdict(config)), base.name if base else "", *texts, Path(__file__).read_text()]
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]

@@ -16,6 +16,7 @@ from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.host import bundle
 from recipes.common.settings import Training
 from recipes.math_code import tasks as problems
+from recipes.smollm import model as smollm
 from recipes.swebench import offline
 from recipes.swebench import tasks as bugs
 from recipes.swebench.rows import write_rows
@@ -45,6 +46,7 @@ def _prepare(progress: Progress) -> None:
         "offline instances": partial(_offline_instances, progress),
         "chat templates": templates.fetch,
         "releases of Django": log_instances.fetch_django,
+        "SmolLM2": smollm.cached,
         "the tiny model of bugs": _bugs_model,
         **{f"the tiny model of {task}": partial(_problems_model, task) for task in PREPARED},
     }

@@ -3,15 +3,16 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recipes.math_code.offline import code, math
+from recipes.math_code.offline import code, files, math
 from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import CodeProblem, MathProblem
 
-MODULES: list[Any] = [math, code]
+MODULES: list[Any] = [math, files, code]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -53,7 +54,21 @@ def test_only_the_right_calculation_has_the_answer() -> None:
         assert isinstance(example.problem, MathProblem)
         return attempt.output == example.problem.answer
 
-    check_all(math.examples("train") + math.examples("heldout"), earns)
+    for module in (math, files):
+        check_all(module.examples("train") + module.examples("heldout"), earns)
+
+
+@pytest.mark.processes
+def test_commands_print_what_is_known_of_files(tmp_path: Path) -> None:
+    for example in files.examples("heldout")[:12]:
+        assert isinstance(example.problem, MathProblem)
+        for name, text in example.problem.files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        for one in (example.right, *example.wrong):
+            command = ["bash", "-c", one.arguments["command"]]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+            assert done.stdout.split() == [one.output]
 
 
 @pytest.mark.processes

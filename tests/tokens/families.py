@@ -14,6 +14,7 @@ from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tokens.model_files import ModelFiles
 from prorl_service.tokens.probe import assistant, user
+from recipes.smollm.model import TEMPLATE as SMOLLM2
 from tests.tokens.templates import of_llama_cpp, of_trl
 
 
@@ -92,6 +93,7 @@ _HARMONY = (
 REFUSED = _llama_cpp("Kimi-K2-Thinking", "Kimi K2 Thinking", "kimi-k2", *_KIMI)
 """Family whose template changes a list to write calls, which transformers' Jinja also forbids."""
 FAMILIES = [
+    Family("SmolLM2", SMOLLM2.read_text, "hermes", *_CHATML),
     _trl("qwen2_5", "Qwen2.5", "hermes", *_CHATML),
     _trl("qwen3", "Qwen3", "hermes", *_CHATML),
     _trl("qwen3_instruct_2507", "Qwen3-2507", "hermes", *_CHATML),

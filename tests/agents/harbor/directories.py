@@ -1,5 +1,7 @@
 """Task directories for tests, written from their parts, on the tests' own Debian image."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +30,14 @@ workdir = "{workdir}"
 """
 SOLVE = call("bash", command="echo 42 > answer.txt")
 DONE = "Done."
+BASE = f"debian:bookworm-slim={debian_image()}"
+"""Value of `--image-base`."""
+SOLUTION = {"solution/solve.sh": "#!/bin/bash\necho 42 > answer.txt\n"}
+
+
+def prorl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "prorl_service.cli", "harbor", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
 def directory(

@@ -1,9 +1,7 @@
-"""`prorl harbor` as users call it."""
+"""`prorl harbor tasks`, `prepare` and `run` as users call them."""
 
 import io
 import json
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,95 +17,11 @@ from prorl_service.agents.harbor.directory.preparation import FETCHED
 from prorl_service.errors import TaskError
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.schemas import Task
-from tests.agents.harbor.directories import TEST, directory
+from tests.agents.harbor.directories import BASE, SOLUTION, TEST, directory, prorl
+from tests.cli.called import called
 from tests.sandbox.images.debian import debian_image
 
 pytestmark = pytest.mark.processes
-EXAMPLES = Path(__file__).parents[3] / "examples" / "harbor"
-BASE = f"debian:bookworm-slim={debian_image()}"
-SOLUTION = {"solution/solve.sh": "#!/bin/bash\necho 42 > answer.txt\n"}
-
-
-def prorl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "prorl_service.cli", "harbor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-
-
-def test_the_examples_are_sound(tmp_path: Path) -> None:
-    results = tmp_path / "results.json"
-    done = prorl("check", EXAMPLES, "-j", 4, "--image-base", BASE, "--json", results)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("sound") == 5
-    probes = [probe for one in json.loads(results.read_text()) for probe in one["probes"]]
-    assert len(probes) == 5 * 9
-    assert all(probe["reward"] == (probe["name"] == "oracle") for probe in probes)
-
-
-def test_a_task_that_cheats_can_win_is_named(tmp_path: Path) -> None:
-    directory(
-        tmp_path / "weak", test="[ -e answer.txt ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
-    )
-    directory(tmp_path / "lazy", test="echo 1 > /logs/verifier/reward.txt\n", files=SOLUTION)
-    done = prorl("check", tmp_path)
-    assert done.returncode == 1
-    assert "doing nothing gets 1" in done.stdout
-    assert "it has no solution/solve.sh to check with" in done.stdout
-
-
-def test_a_verifier_without_a_reward_on_failure_is_found_out(tmp_path: Path) -> None:
-    strict = "set -e\n[ -e answer.txt ]\necho 1 > /logs/verifier/reward.txt\n"
-    directory(tmp_path / "strict", test=strict, files=SOLUTION)
-    directory(tmp_path / "broken", test="exit 3\n", files=SOLUTION)
-    output, results = tmp_path / "tasks.jsonl", tmp_path / "results.json"
-    done = prorl("check", tmp_path, "-j", 4, "-o", output, "--json", results)
-    assert done.returncode == 1, done.stderr
-    assert "the verifier gives no reward when it fails: reward_if_absent = 0" in done.stdout
-    assert "the verifier gives the solution no reward" in done.stdout
-    found = {one["task"]: one["reward_if_absent"] for one in json.loads(results.read_text())}
-    assert found == {"strict": 0, "broken": None}
-    [line] = output.read_text().splitlines()
-    task = Task.model_validate_json(line)
-    assert task.task_id == "strict"
-    assert HarborData.model_validate(task.data).steps[0].verifier.reward_if_absent == 0
-
-
-ELSEWHERE = """\
-[ "$(answer)" = 42 ] && [ "$(cat ~/.config/mine/answer)" = 42 ]
-echo $((1 - $?)) > /logs/verifier/reward.txt
-"""
-WRITES_ELSEWHERE = """\
-#!/bin/bash
-mkdir -p ~/.config/mine /usr/local/bin && echo 42 | tee ~/.config/mine/answer > ~/.bash_history
-printf '#!/bin/sh\\necho 42\\n' > /usr/local/bin/answer && chmod +x /usr/local/bin/answer
-"""
-
-
-def test_what_a_solution_writes_elsewhere_becomes_work(tmp_path: Path) -> None:
-    path = tmp_path / "elsewhere"
-    directory(path, test=ELSEWHERE, files={"solution/solve.sh": WRITES_ELSEWHERE})
-    output, results = tmp_path / "tasks.jsonl", tmp_path / "results.json"
-    done = prorl("check", path, "-j", 4, "-o", output, "--json", results)
-    assert done.returncode == 0, done.stderr + done.stdout
-    work = ["root/.config", "usr/local/bin/answer"]
-    assert f"the solution writes elsewhere: work = {json.dumps(work)}" in done.stdout
-    assert [one["work"] for one in json.loads(results.read_text())] == [work]
-    task = Task.model_validate_json(output.read_text())
-    assert HarborData.model_validate(task.data).work == work
-
-
-def test_tests_that_import_from_the_current_directory_are_found_out(tmp_path: Path) -> None:
-    test = (
-        "python3 -m unittest -q answer && r=1; echo ${r:-0} > /logs/verifier/reward.txt\n"
-        "python3 -c 'import json, answer' || echo 0 > /logs/verifier/reward.txt\n"
-    )
-    solve = "echo 'import unittest, json; json.loads(\"1\")' > answer.py\n"
-    directory(tmp_path / "task", test=test, files={"solution/solve.sh": f"#!/bin/bash\n{solve}"})
-    output = tmp_path / "tasks.jsonl"
-    done = prorl("check", tmp_path / "task", "-j", 4, "-o", output)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "isolated = false" in done.stdout
-    task = Task.model_validate_json(output.read_text())
-    assert not HarborData.model_validate(task.data).isolated
 
 
 def test_directories_that_cannot_be_read_stop_no_others(tmp_path: Path) -> None:
@@ -124,7 +38,7 @@ def test_directories_that_cannot_be_read_stop_no_others(tmp_path: Path) -> None:
         directory(tmp_path / "secret", toml='env = {A = "${SECRET}"}\n')
     (tmp_path / "secret" / "instruction.md").write_bytes(b"\xff")
     output = tmp_path / "tasks.jsonl"
-    done = prorl("tasks", tmp_path, "-o", output)
+    done = called("harbor", "tasks", tmp_path, "-o", output)
     assert done.returncode == 1, done.stderr
     assert len(output.read_text().splitlines()) == 1
     lines = {Path(line.split()[0]).name: line for line in done.stdout.splitlines()[1:]}
@@ -132,7 +46,7 @@ def test_directories_that_cannot_be_read_stop_no_others(tmp_path: Path) -> None:
     assert "task.toml: environment.gpus = 1: sandboxes have no GPU" in lines["gpu"]
     assert "task.toml: artifacts: Input should be" in lines["list"]
     assert f"its name 'good' is that of {tmp_path}/good" in lines["twin"]
-    strict = prorl("tasks", tmp_path, "-o", output, "--strict")
+    strict = called("harbor", "tasks", tmp_path, "-o", output, "--strict")
     assert strict.returncode == 2
     assert "sandboxes have no GPU" in strict.stderr
 
@@ -141,7 +55,7 @@ def test_nothing_but_directories_that_cannot_be_read(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with suppress(TaskError):
             directory(tmp_path / name, toml="gpus = 1\n")
-    done = prorl("tasks", tmp_path, "-o", tmp_path / "out")
+    done = called("harbor", "tasks", tmp_path, "-o", tmp_path / "out")
     assert done.returncode == 2
     assert "none of 2 task directories can be read" in done.stderr
     assert done.stdout.count("sandboxes have no GPU") == 2
@@ -163,7 +77,7 @@ def test_a_model_is_evaluated(tmp_path: Path) -> None:
 
 def test_tasks_are_written_for_trainers(tmp_path: Path) -> None:
     directory(tmp_path / "task")
-    done = prorl("tasks", tmp_path / "task", "-o", tmp_path / "tasks.jsonl")
+    done = called("harbor", "tasks", tmp_path / "task", "-o", tmp_path / "tasks.jsonl")
     assert done.returncode == 0, done.stderr
     [line] = (tmp_path / "tasks.jsonl").read_text().splitlines()
     task = Task.model_validate_json(line)
@@ -235,17 +149,6 @@ def fetched(image: str) -> set[str]:
             return {entry.name for entry in inner if not entry.isdir()}
 
 
-def test_an_image_that_a_task_names_has_a_substitute_or_is_built(tmp_path: Path) -> None:
-    files = SOLUTION | {"environment/Dockerfile": "FROM debian:bookworm-slim\nWORKDIR /app\n"}
-    directory(tmp_path / "task", files=files)
-    named = tmp_path / "task" / "task.toml"
-    missing = "127.0.0.1:9/of/task:1"
-    named.write_text(named.read_text().replace(str(debian_image()), missing))
-    for options in (("--image-base", f"{missing}={debian_image()}"), ("--build",)):
-        done = prorl("check", tmp_path, "-j", 4, "--image-base", BASE, *options)
-        assert done.returncode == 0, done.stderr + done.stdout
-
-
 @pytest.mark.parametrize(
     ("toml", "problem"),
     [
@@ -265,7 +168,7 @@ def test_an_image_that_a_task_names_has_a_substitute_or_is_built(tmp_path: Path)
 def test_what_cannot_be_honoured_is_named(tmp_path: Path, toml: str, problem: str) -> None:
     with pytest.raises(Exception, match=r"task\.toml"):
         directory(tmp_path, toml=toml).task()
-    done = prorl("tasks", tmp_path, "-o", tmp_path / "out")
+    done = called("harbor", "tasks", tmp_path, "-o", tmp_path / "out")
     assert done.returncode == 2
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
@@ -273,5 +176,5 @@ def test_what_cannot_be_honoured_is_named(tmp_path: Path, toml: str, problem: st
 
 def test_keys_that_nobody_knows_are_listed(tmp_path: Path) -> None:
     directory(tmp_path, toml="[future]\nx = 1\n", test=TEST)
-    done = prorl("tasks", tmp_path, "-o", tmp_path / "out")
+    done = called("harbor", "tasks", tmp_path, "-o", tmp_path / "out")
     assert "left out, as by Harbor: future" in done.stderr

@@ -34,6 +34,7 @@ QUICK = (
     *("algorithm.prompts_per_step=2", "algorithm.prompts_per_update=2"),
     "algorithm.rollouts_per_prompt=4",
 )
+TRL = ("trainer=trl", *QUICK, "algorithm.rollouts_per_device=8")
 
 
 def check_trained(task: str, output: Path, *, last_step: int) -> None:

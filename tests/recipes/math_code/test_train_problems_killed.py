@@ -1,0 +1,25 @@
+"""`python -m recipes.math_code.train trainer=trl`, killed and started again."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.commands import progress, running
+from tests.recipes.math_code.runs import TRL, check_trained, check_weights_changed, given
+
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.processes]
+
+
+def test_training_on_mathematics_continues_after_a_kill(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    overrides = [*given("math", tmp_path), *TRL, "steps=3"]
+    with running("recipes.math_code.train", tmp_path / "first.log", *overrides) as command:
+        command.wait_until((output / "checkpoints/checkpoint-1/trainer_state.json").exists)
+        command.kill()
+        assert command.survivors() == []
+    before = len(progress(output))
+    with running("recipes.math_code.train", tmp_path / "second.log", *overrides) as command:
+        assert command.wait() == 0, command.said
+    assert progress(output)[before]["step"] > 1
+    check_trained("math", output, last_step=3)
+    check_weights_changed(output, output / "model")

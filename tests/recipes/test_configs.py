@@ -16,7 +16,15 @@ from recipes.common.training import trl
 from recipes.math_code.offline import code, math
 from recipes.math_code.rows import Problem, ReasoningProblem, StemProblem, write_rows
 from recipes.math_code.tasks import problems_of, tasks_of
-from tests.recipes.composed_settings import MODELS, TASKS, TRAINERS, resolved, settings, unresolved
+from tests.recipes.composed_settings import (
+    MODELS,
+    SMALL,
+    TASKS,
+    TRAINERS,
+    resolved,
+    settings,
+    unresolved,
+)
 from tests.verl.training import ROOT
 
 # The warning is about a default of TRL's own.
@@ -74,7 +82,7 @@ def test_every_optional_file_belongs_to_a_task_and_a_model(
 ) -> None:
     """A file with another name would never be added."""
     names = {path.stem for path in (ROOT / "configs" / group).glob("*.yaml")}
-    assert names <= {f"{task}_{model}" for task, model in product(tasks, MODELS)}
+    assert names <= {f"{task}_{model}" for task, model in product(tasks, {*MODELS, *SMALL})}
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -121,11 +129,11 @@ def test_token_limits_per_device_reach_verl(model: str, devices: int, tokens: in
 @MATRIX
 def test_every_combination_is_valid(model: str, trainer: str) -> None:
     composed = settings(Training, "swebench_train", f"model={model}", f"trainer={trainer}")
-    is_tiny = model == "tiny"
+    is_small = model in SMALL
     assert composed.model.thinking is (True if model in ("qwen3_8b", "qwen3_14b") else None)
     assert composed.sampling.thinking is composed.model.thinking
-    assert composed.data.name == ("offline" if is_tiny else "skyrl_293")
-    assert composed.sandbox.kind == ("bubblewrap" if is_tiny else "apptainer")
+    assert composed.data.name == ("offline" if is_small else "skyrl_293")
+    assert composed.sandbox.kind == ("bubblewrap" if is_small else "apptainer")
     if trainer == "trl":
         assert set(composed.arguments()) <= {field.name for field in fields(GRPOConfig)}
 
@@ -146,17 +154,18 @@ TEST = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-@MATRIX
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("model", [*MODELS, "smollm2"])
 @pytest.mark.sampled(10)
 def test_every_combination_with_problems_is_valid(task: str, model: str, trainer: str) -> None:
     given = (f"task={task}", f"model={model}")
     composed = settings(Training, "math_code_train", *given, f"trainer={trainer}")
     scored = settings(Evaluation, "math_code_evaluate", *given)
-    is_tiny = model == "tiny"
-    assert composed.data.name == (f"offline_{task}" if is_tiny else TRAIN[task])
-    assert scored.data.name == (f"offline_{task}" if is_tiny else TEST[task])
-    assert composed.sandbox.kind == ("bubblewrap" if is_tiny else "auto")
-    assert composed.cluster.name == ("cpu" if is_tiny else "local")
+    is_small = model in SMALL
+    assert composed.data.name == (f"offline_{task}" if is_small else TRAIN[task])
+    assert scored.data.name == (f"offline_{task}" if is_small else TEST[task])
+    assert composed.sandbox.kind == ("bubblewrap" if is_small else "auto")
+    assert composed.cluster.name == ("cpu" if is_small else "local")
     assert composed.agent.name == scored.agent.name == task
     assert tasks_of(composed, [PROBLEMS[task]])[0].agent == task
     if trainer == "trl":

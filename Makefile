@@ -13,7 +13,7 @@ test: setup sandboxes ## static checks and tests, of long ones a sample; as root
 	scripts/test
 test-all: setup sandboxes ## the same with all tests; takes hours
 	PRORL_TEST_WHOLE=yes scripts/test
-test-fast: setup ## tests without processes and waits, in about a minute
+test-fast: setup ## tests without processes and waits, in two and a half minutes
 	scripts/test --fast -n 2 --dist worksteal
 check: setup
 	scripts/check

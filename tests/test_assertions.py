@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent
 OF_LIBRARIES = frozenset({"raises", "warns", "fail", "expect", "wait_for_function"})
 """Calls of pytest and Playwright that fail a test."""
@@ -61,6 +63,7 @@ def returns_early(body: list[ast.stmt], asserting: set[str]) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_no_test_passes_without_an_assertion() -> None:
     known, asserting = list(functions()), {*OF_LIBRARIES}
     before = 0

@@ -305,6 +305,7 @@ def base_chat(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Cha
     return ChatFormat.load(model)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -72,6 +72,7 @@ async def test_conversations_that_ask_for_nothing_are_refused(
         assert run.gateway.counts.refused == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), ending=st.sampled_from(sorted(SHOWN)))
 def test_any_value_in_any_place_is_read_or_refused(data: st.DataObject, ending: str) -> None:

@@ -42,6 +42,7 @@ def assert_one_conversation(run: Rollout) -> None:
 @pytest.mark.harnesses
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.processes
 async def test_a_method_does_its_work(
     case: Case, chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ async def test_an_engine_that_is_reported_is_not_asked(
     assert engine.requests == joined + 1
 
 
+@pytest.mark.slow
 async def test_an_engine_whose_calls_fail_is_asked_until_it_answers(
     engine: CountingEngine, pool: BackendPool
 ) -> None:

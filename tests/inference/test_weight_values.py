@@ -67,6 +67,7 @@ def test_exactly_nan_and_infinity_are_refused_in_any_type_and_however_the_file_i
     assert any(f"'{name}'" in caught.value.message for name in broken)
 
 
+@pytest.mark.slow
 @given(st.sampled_from([math.nan, math.inf, -math.inf]), st.integers(0, 299_999))
 def test_one_value_in_many_is_found_beside_large_ones(value: float, place: int) -> None:
     weights = torch.full((300_000,), -3e38, dtype=torch.bfloat16)

@@ -135,6 +135,7 @@ def assert_same(ended: Sequence[Rollout], expected: Sequence[Rollout]) -> None:
         assert rollout.trajectory.segments == other.trajectory.segments
 
 
+@pytest.mark.slow
 async def test_rollouts_end_once_wherever_the_journal_ends(
     tmp_path: Path, tiny_model: Path, chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ async def test_rollouts_end_once_wherever_the_journal_ends(
     assert len(resumed_at) >= 2
 
 
+@pytest.mark.slow
 async def test_a_retry_leaves_no_turn_of_the_attempt_before(
     tmp_path: Path, tiny_model: Path, chat: ChatFormat
 ) -> None:

@@ -197,6 +197,7 @@ async def test_listeners_that_hang_up_are_removed(settings: Settings) -> None:
         await until(is_gone)
 
 
+@pytest.mark.slow
 async def test_a_listener_that_reads_nothing_does_not_block_others(settings: Settings) -> None:
     """The connection's buffers are all that it costs."""
     async with Running(settings) as (service, url), AsyncRolloutClient(url) as client:

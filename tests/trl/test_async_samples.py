@@ -132,6 +132,7 @@ def test_traces_show_turns_and_tool_output() -> None:
 # --- compared with TRL --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(rewards=REWARDS)
 def test_trl_makes_the_same_samples_of_an_informative_group(
     rewards: list[float | None],

@@ -109,6 +109,7 @@ LAYERS: list[Callable[[], torch.nn.Module]] = [
 ]
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_each_change_of_a_single_element_changes_the_fingerprint(data: st.DataObject) -> None:

@@ -57,6 +57,7 @@ def test_any_bytes_come_out_as_they_went_in(pair: tuple[bytes, bytes]) -> None:
     assert applied(base, difference) == new
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(BF16), st.sampled_from(BF16)), max_size=200), st.data())
 def test_tensors_in_bf16_come_out_bit_for_bit(pairs: list[tuple[int, int]], data: Any) -> None:
     elements = BLOCK_BYTES // 2 + 77  # two blocks
@@ -84,6 +85,7 @@ def test_there_is_no_difference_of_other_sizes_or_above_the_file_itself(new: byt
     assert made(bytes(100), new) is None
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 255))
 def test_a_broken_difference_never_leads_to_other_bytes(at: int, bits: int) -> None:
     rng = np.random.default_rng(0)

@@ -9,6 +9,8 @@ from random import Random
 import httpx
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from prorl_service.inference.base import Generation
 from prorl_service.inference.reference_engine.app import Callers, EngineState, create_app
@@ -85,7 +87,7 @@ async def test_finished_turns_give_way_to_new_sequences(
     assert is_exact(tiny_model, again)
 
 
-async def test_a_session_whose_history_changed_reuses_no_cache(
+async def test_a_session_whose_history_changed_reuses_what_is_the_same(
     model: PackedModel, tiny_model: Path
 ) -> None:
     first = sequence(prompt(30), 10, session_id="a")
@@ -93,8 +95,44 @@ async def test_a_session_whose_history_changed_reuses_no_cache(
     async with running(Batcher(model, kv_tokens=1000)) as batcher:
         await batcher.generate(first)
         await batcher.generate(other)
-    assert other.cached_tokens == 0
+    assert other.cached_tokens == len(first.prompt_ids) - 5
     assert is_exact(tiny_model, other)
+
+
+async def test_first_tokens_that_sequences_share_are_computed_once(
+    model: PackedModel, tiny_model: Path
+) -> None:
+    system = prompt(100)
+    groups = [[*system, *[number] * 40] for number in (5, 6, 7)]
+    sequences = [sequence(one, 5) for one in groups for _ in range(4)]
+    batcher = Batcher(model, kv_tokens=4000)
+    async with running(batcher):
+        await asyncio.gather(*map(batcher.generate, sequences))
+    computed = batcher.counters.prompt_tokens - batcher.counters.cached_tokens
+    assert computed == 100 + 3 * 40 + 3 * 3  # the last token of each copy is computed
+    assert all(is_exact(tiny_model, done) for done in sequences)
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 120), st.integers(1, 60), st.integers(0, 2), st.booleans()),
+        min_size=1,
+        max_size=12,
+    )
+)
+async def test_whatever_sequences_share_their_logprobs_are_exact(
+    model: PackedModel, tiny_model: Path, shapes: list[tuple[int, int, int, bool]]
+) -> None:
+    sequences = [
+        sequence([*prompt(shared), *[number] * own], 3, session_id="a" if is_session else None)
+        for shared, own, number, is_session in shapes
+    ]
+    async with running(Batcher(model, kv_tokens=400)) as batcher:
+        await asyncio.gather(*map(batcher.generate, sequences))
+    assert all(is_exact(tiny_model, done) for done in sequences)
 
 
 # --- death --------------------------------------------------------------------------------------
@@ -190,7 +228,7 @@ def test_a_pool_gets_back_all_the_room_it_gave() -> None:
     pool = KVPool(KVLayout(layers=1, heads=1, head_dim=2, dtype=torch.float32), capacity=20)
 
     def take(capacity: int) -> KVCache | None:
-        return pool.take(capacity, [1] * capacity, "a")
+        return pool.take(capacity, [1] * capacity)
 
     for _ in range(3):
         cache = take(15)
@@ -198,7 +236,7 @@ def test_a_pool_gets_back_all_the_room_it_gave() -> None:
         assert take(6) is None
         cache.length = 9
         pool.keep(cache, [1] * 10, "a")
-        known = pool.take(12, [1] * 11, "a")
+        known = pool.take(12, [1] * 11)
         assert known
         assert known.length == 9
         pool.release(known)

@@ -20,7 +20,7 @@ from random import Random
 from typing import Literal, TypeVar
 
 from prorl_service.inference.engines.versions import NEVER_UPDATED
-from prorl_service.inference.reference_engine.kv import KVCache, KVPool
+from prorl_service.inference.reference_engine.kv import KVCache, KVPool, common_prefix
 from prorl_service.inference.reference_engine.model import PackedModel
 from prorl_service.inference.reference_engine.sampling import DrawParams, sample
 from prorl_service.schemas import EngineTimes, StopReason
@@ -28,6 +28,8 @@ from prorl_service.schemas import EngineTimes, StopReason
 MAX_SEQUENCES = 256
 MAX_STEP_TOKENS = 2048
 """Most tokens of a step: bounds how long running sequences wait for the prompt of a new one."""
+MIN_SHARED = 16
+"""Fewest tokens that are worth waiting a step for, and copying."""
 
 T = TypeVar("T")
 PauseMode = Literal["abort", "wait", "keep"]
@@ -235,22 +237,38 @@ class Batcher:
             self._admit()
         plan: Plan = []
         room = MAX_STEP_TOKENS
+        begun: list[list[int]] = []
         for sequence, cache in self.running.items():
+            if len(sequence.token_ids) - cache.length > MIN_SHARED:
+                self._share(sequence, cache)
+                useful = cache.length + MIN_SHARED
+                if any(common_prefix(sequence.token_ids, one) >= useful for one in begun):
+                    continue  # what this step computes for another one is copied in the next
+                begun.append(sequence.token_ids)
             if chunk := sequence.token_ids[cache.length : cache.length + room]:
                 plan.append((sequence, cache, chunk))
                 room -= len(chunk)
         return plan
 
+    def _share(self, sequence: Sequence, cache: KVCache) -> None:
+        """Copies what running sequences have computed of a sequence's first tokens."""
+        wanted = sequence.token_ids[:-1]
+        for other, known in self.running.items():
+            shared = min(known.length, common_prefix(wanted, other.token_ids))
+            if shared >= cache.length + MIN_SHARED:
+                sequence.cached_tokens += shared - cache.length
+                self.counters.cached_tokens += shared - cache.length
+                cache.copy_from(known, shared)
+
     def _admit(self) -> None:
         while self.waiting and len(self.running) < MAX_SEQUENCES:
             sequence = self.waiting[0]
-            prompt_ids, session_id = sequence.prompt_ids, sequence.session_id
-            cache = self.kv.take(sequence.max_length, prompt_ids, session_id)
+            cache = self.kv.take(sequence.max_length, sequence.prompt_ids)
             if not cache:
                 return
             self.running[self.waiting.popleft()] = cache
             sequence.cached_tokens, sequence.begun_at = cache.length, time.monotonic()
-            self.counters.prompt_tokens += len(prompt_ids)
+            self.counters.prompt_tokens += len(sequence.prompt_ids)
             self.counters.cached_tokens += cache.length
 
     def _forward(self, plan: Plan) -> list[tuple[Sequence, int, float]]:

@@ -1,9 +1,10 @@
 """Keys and values of sequences, and the memory budget they share.
 
 Every sequence owns one tensor with room for its maximum length, so nothing grows and nothing is
-paged. The cache of a finished turn stays until the next turn of its session extends it, or until it
-is evicted for room, least recently used first. Caches belong to one set of weights: `clear` the
-pool whenever the weights change.
+paged. A new sequence copies what another one has computed of its first tokens: the turn before it,
+a sibling's prompt, a system prompt. The cache of a finished turn stays until the next turn of its
+session replaces it, or until it is evicted for room, least recently used first. Caches belong to
+one set of weights: `clear` the pool whenever the weights change.
 """
 
 from collections import OrderedDict
@@ -40,9 +41,21 @@ class KVCache:
         data[:, :, self.length :] = new
         return data
 
-    def copy_from(self, other: "KVCache") -> None:
-        self.length = other.length
-        self.data[:, :, :, : self.length] = other.data[:, :, :, : self.length]
+    def copy_from(self, other: "KVCache", length: int) -> None:
+        self.length = length
+        self.data[:, :, :, :length] = other.data[:, :, :, :length]
+
+
+def common_prefix(left: list[int], right: list[int]) -> int:
+    """Returns how many first tokens two lists share, by comparing slices."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class KVPool:
@@ -59,18 +72,26 @@ class KVPool:
         finished = sum(cache.capacity for _, cache in self._finished.values())
         return 1.0 - (self._free + finished) / self.capacity
 
-    def take(self, capacity: int, prompt_ids: list[int], session_id: str | None) -> KVCache | None:
-        """Returns a cache that holds the known part of the prompt; None while there is no room."""
-        known_ids, known = self._finished.get(session_id or "", ([], None))
+    def take(self, capacity: int, prompt_ids: list[int]) -> KVCache | None:
+        """Returns a cache that holds what finished turns have of the prompt, but for its last
+        token; None while there is no room."""
+        known, length = self._longest(prompt_ids[:-1])
         while self._free < capacity and self._finished:
             self._forget(next(iter(self._finished)))
         if self._free < capacity:
             return None
         self._free -= capacity
         cache = KVCache(self._layout, capacity)
-        if known and prompt_ids[: len(known_ids)] == known_ids:
-            cache.copy_from(known)
+        if known is not None:
+            cache.copy_from(known, length)
         return cache
+
+    def _longest(self, prompt_ids: list[int]) -> tuple[KVCache | None, int]:
+        best: tuple[KVCache | None, int] = (None, 0)
+        for token_ids, cache in self._finished.values():
+            if (shared := common_prefix(prompt_ids, token_ids)) > best[1]:
+                best = (cache, min(shared, cache.length))
+        return best
 
     def release(self, cache: KVCache) -> None:
         self._free += cache.capacity
@@ -80,7 +101,7 @@ class KVPool:
         self.release(cache)
         self._forget(session_id)
         kept = KVCache(self._layout, cache.length)
-        kept.copy_from(cache)
+        kept.copy_from(cache, cache.length)
         self._free -= kept.capacity
         self._finished[session_id] = (token_ids, kept)
 

@@ -8,7 +8,7 @@ sandboxes:  ## all kinds of sandbox, and what builds images of Dockerfiles
 demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo
 demo-lm: setup ## the same with a pretrained language model, in under an hour; results in outputs/demo-lm
-	scripts/demo --policy smollm2 --output outputs/demo-lm
+	OMP_NUM_THREADS=$$(nproc) scripts/demo --policy smollm2 --output outputs/demo-lm
 test: setup sandboxes ## static checks and tests, of long ones a sample; as root, also as an ordinary user
 	scripts/test
 test-all: setup sandboxes ## the same with all tests; takes hours

@@ -46,9 +46,13 @@ def options_in(file: Path, flag: str, example: str) -> Mapping[str, Any]:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with code 2 for an error that `report` knows."""
+    """Ends the program with code 2 for an error that `report` knows, and with 130 on Ctrl-C, as
+    shells count."""
     try:
         yield
+    except KeyboardInterrupt:
+        _print("stopped by Ctrl-C")
+        sys.exit(130)
     except Exception as error:
         if not report(error):
             raise

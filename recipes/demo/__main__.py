@@ -39,7 +39,7 @@ WARM_STARTS: dict[Policy, WarmStart] = {
 }
 CONFIGS: dict[Policy, TrainConfig] = {
     "tiny": TrainConfig(),
-    "smollm2": TrainConfig(steps=24, rollouts_per_group=4, rollouts_at_once=8, learning_rate=2e-5),
+    "smollm2": TrainConfig(steps=24, rollouts_per_group=4, rollouts_at_once=8, learning_rate=3e-5),
 }
 WITH_HARNESS: dict[Policy, TrainConfig] = {
     "tiny": replace(CONFIGS["tiny"], groups_per_step=4, updates_per_step=4, learning_rate=5e-4),

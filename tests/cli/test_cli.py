@@ -10,6 +10,7 @@ import pytest
 
 from prorl_service import __version__, local
 from prorl_service.cli.main import COMMANDS
+from prorl_service.cli.program import one_line_errors
 from tests.cli.called import called, printed
 
 pytestmark = pytest.mark.processes
@@ -139,3 +140,10 @@ def test_an_argument_that_belongs_to_no_option_is_named() -> None:
         "prorl: 'http://localhost:8000' belongs to no option",
         "  `--help` lists the options",
     ]
+
+
+def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end, one_line_errors():
+        raise KeyboardInterrupt
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "prorl: stopped by Ctrl-C\n"

@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -64,6 +65,9 @@ def main(
         Literal["pi", "mini_swe_agent", "openai"] | None,
         Parameter(help="Agent to train: pi, mini-swe-agent, or a file on OpenAI's SDK."),
     ] = None,
+    engine: Annotated[
+        str | None, Parameter(help="URL of an engine that serves OUTPUT/cache/warm-start-*.")
+    ] = None,
 ) -> None:
     """Train a small agent through the rollout service, on the CPU."""
     transformers.logging.disable_progress_bar()
@@ -74,7 +78,7 @@ def main(
     logs_of_run = [output / "engine.log", output / "service.log"]
     for log in logs_of_run:
         log.unlink(missing_ok=True)
-    run = _run(model, output, config)
+    run = _run(model, output, config, engine)
     _check(logs_of_run)
     headline = run.headline(config)
     report.write_summary(
@@ -135,28 +139,34 @@ def _groups(rollouts: Sequence[Rollout]) -> list[str]:
     return list(dict.fromkeys(rollout.group_id for rollout in rollouts))
 
 
-def _run(model: Path, output: Path, config: TrainConfig) -> _Run:
+def _run(model: Path, output: Path, config: TrainConfig, engine_url: str | None) -> _Run:
     heldout = instances("heldout", HELDOUT_PER_FAMILY, seed=config.seed)
     run = _Run([task_for(config.program)(one) for one in heldout])
-    context = ["--max-model-len", str(CONTEXT)]
     journal = _new_journal(output / "journal.db")
-    with (
-        local.engine(model, log=output / "engine.log", options=context) as engine,
-        local.service(
-            [engine.url],
-            log=output / "service.log",
-            options=["--journal", str(journal), "--shelf-sample", "1"],
-        ) as service,
-        RolloutClient(service.url) as client,
-    ):
-        print(f"engine {engine.url}, service {service.url}: open it in a browser to watch")
+    pids = {"trainer": os.getpid()}
+    with ExitStack() as stack:
+        if engine_url is None:
+            options = ["--max-model-len", str(CONTEXT)]
+            engine = stack.enter_context(
+                local.engine(model, log=output / "engine.log", options=options)
+            )
+            engine_url, pids["engine"] = engine.url, engine.pid
+        service = stack.enter_context(
+            local.service(
+                [engine_url],
+                log=output / "service.log",
+                options=["--journal", str(journal), "--shelf-sample", "1"],
+            )
+        )
+        pids["service"] = service.pid
+        client = stack.enter_context(RolloutClient(service.url))
+        print(f"engine {engine_url}, service {service.url}: open it in a browser to watch")
         run.service_rss_mb = _memory_mb(service.pid, "VmRSS")
         run.before = _evaluate(client, run.heldout, "before")
         started = time.monotonic()
         run.log = train(model, service.url, output, config, observe=run.observed.append)
         run.train_s = time.monotonic() - started
         run.after = _evaluate(client, run.heldout, "after")
-        pids = {"trainer": os.getpid(), "engine": engine.pid, "service": service.pid}
         page = client.page(run.shown(), title="Trajectories of the demo")
         (output / "trajectories.html").write_bytes(page)
         run.peak_memory_mb = {name: _memory_mb(pid, "VmHWM") for name, pid in pids.items()}
@@ -172,7 +182,7 @@ def _new_journal(file: Path) -> Path:
 
 def _check(logs_of_run: Sequence[Path]) -> None:
     """Raises `ProRLError` if the engine or the service logged an error."""
-    for log in logs_of_run:
+    for log in filter(Path.exists, logs_of_run):
         if errors := logs.errors(log.read_text(errors="replace")):
             raise ProRLError(f"{log} has errors, the first: {errors[0]}", hint="please report it")
 

@@ -155,6 +155,27 @@ def _math_demo(content: Content) -> Figure:
     return _one_learning(title, [content["series"]["success"]], [(before, after)])
 
 
+ENGINES = {"reference": ("the reference engine:", OURS, -14), "vllm": ("vLLM:", ACCENT, 8)}
+
+
+def _smollm(content: Content) -> Figure:
+    curves: list[Curve] = [
+        (
+            *ENGINES[row["engine"]],
+            [content["series"][row["engine"]]],
+            [(row["before"], row["after"])],
+        )
+        for row in content["rows"]
+    ]
+    note = (
+        "SmolLM2-135M in fp32. Lines: success in training, mean of five steps.\n"
+        "Dots: held-out tasks, before and after. Higher is better."
+    )
+    return _learnings(
+        4.1, "On two CPU cores a language model learns to use its shell", note, curves
+    )
+
+
 PROGRAMS = {
     "pi": ("pi", OURS, 6),
     "openai": ("OpenAI's SDK", ACCENT, -4),
@@ -360,6 +381,7 @@ PICTURES: dict[str, Draw] = {
     "load": _load,
     "math_demo": _math_demo,
     "routing": _routing,
+    "smollm": _smollm,
     "tools": _tools,
 }
 """What draws a picture, by the name of its file."""

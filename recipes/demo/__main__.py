@@ -40,7 +40,7 @@ WARM_STARTS: dict[Policy, WarmStart] = {
 }
 CONFIGS: dict[Policy, TrainConfig] = {
     "tiny": TrainConfig(),
-    "smollm2": TrainConfig(steps=24, rollouts_per_group=4, rollouts_at_once=8, learning_rate=3e-5),
+    "smollm2": TrainConfig(steps=12, rollouts_per_group=4, rollouts_at_once=8, learning_rate=3e-5),
 }
 WITH_HARNESS: dict[Policy, TrainConfig] = {
     "tiny": replace(CONFIGS["tiny"], groups_per_step=4, updates_per_step=4, learning_rate=5e-4),
@@ -58,7 +58,7 @@ def main(
     policy: Annotated[Policy, Parameter(help="Model to train.")] = "tiny",
     seed: Annotated[int, Parameter(help="Seed of tasks, warm start, training.")] = 0,
     steps: Annotated[
-        PositiveInt | None, Parameter(help="Batches of rollouts (default: 80, smollm2: 24).")
+        PositiveInt | None, Parameter(help="Batches of rollouts (default: 80, smollm2: 12).")
     ] = None,
     output: Annotated[Path, Parameter(help="Directory for results.")] = Path("outputs/demo"),
     harness: Annotated[

@@ -19,6 +19,10 @@ COMMANDS = {
     "front": ("prorl_service.cli.serve:front", "Put one address in front of several services."),
     "ray": ("prorl_service.cli.ray:ray", "Run services on all nodes of a Ray cluster."),
     "engine": ("prorl_service.cli.engine:engine", "Run the reference inference engine."),
+    "warm-start": (
+        "prorl_service.cli.warm_start:warm_start",
+        "Have a model imitate rollouts before training.",
+    ),
     "try": (
         "prorl_service.cli.try_agent:try_agent",
         "Try an agent on one task, without a service.",

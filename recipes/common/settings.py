@@ -5,7 +5,7 @@ own arguments (`trainer.arguments`).
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -16,6 +16,9 @@ from prorl_service.errors import ProRLError
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Limits, Sampling, WireModel
 from prorl_service.schemas.sampling import Curriculum
+
+if TYPE_CHECKING:
+    from prorl_service.inference.reference_engine.imitation import Imitation
 
 S = TypeVar("S", bound="Run")
 
@@ -30,7 +33,7 @@ class Service(WireModel):
 
 
 class WarmStart(WireModel):
-    """Warm start of a small model: see `imitation.Imitation`. `tasks`: ids of the rows to imitate,
+    """Warm start of a small model: see `Imitation`. `tasks`: ids of the rows to imitate,
     if the recipe has no transcripts of its own. `base`: the model to begin with; None: a new tiny
     one, whose tokenizer has at most `vocab_size` tokens."""
 
@@ -46,6 +49,13 @@ class WarmStart(WireModel):
         if (self.base is None) == (self.vocab_size is None):
             raise ValueError("set either `base` or `vocab_size`")
         return self
+
+    def extent(self) -> "Imitation":
+        from prorl_service.inference.reference_engine.imitation import Imitation  # torch
+
+        return Imitation(
+            steps=self.steps, batch_size=self.batch_size, learning_rate=self.learning_rate
+        )
 
 
 class Model(WireModel):

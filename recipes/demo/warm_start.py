@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from prorl_service.inference.reference_engine.imitation import Imitation
 from recipes.common.training import imitation
 from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.programs import form_of
@@ -37,12 +38,11 @@ def warm_started(
     return imitation.warm_started(
         cache,
         transcripts,
-        imitation.Imitation(
+        Imitation(
             steps=config.steps,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
-            vocab_size=None if config.pretrained else VOCAB_SIZE,
             seed=config.seed,
         ),
-        smollm.cached() if config.pretrained else None,
+        smollm.cached() if config.pretrained else VOCAB_SIZE,
     )

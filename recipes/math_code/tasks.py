@@ -31,12 +31,11 @@ def tasks_of(settings: Run, problems: Sequence[Problem]) -> list[Task]:
 
 def tiny_model(settings: Run) -> Path:
     """Returns the model's directory. Raises `ProRLError`."""
-    from recipes.common.training.imitation import Imitation
     from recipes.math_code.tiny import warm_started_for
     from recipes.smollm import model
 
     warm_start = settings.model.warm_start
     assert warm_start is not None
-    config = Imitation(**warm_start.model_dump(exclude={"tasks", "base"}), seed=0)
-    base = None if warm_start.base is None else model.cached()
-    return warm_started_for(settings.agent.name, settings.agent.options, config, cache_root(), base)
+    base = warm_start.vocab_size or model.cached()
+    agent, extent = settings.agent, warm_start.extent()
+    return warm_started_for(agent.name, agent.options, extent, cache_root(), base)

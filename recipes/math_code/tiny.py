@@ -12,9 +12,10 @@ from random import Random
 from typing import Any
 
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.inference.reference_engine.imitation import Imitation
 from prorl_service.rewards.reasoning import Puzzle, make
 from recipes.common.data.fields import Row
-from recipes.common.training.imitation import Imitation, Transcript, tool_call, warm_started
+from recipes.common.training.imitation import Transcript, tool_call, warm_started
 from recipes.math_code.data.puzzles import Puzzles, by_level, from_row, own_answer, source
 from recipes.math_code.offline import code, files, math, stem
 from recipes.math_code.offline.examples import Attempt, Example
@@ -30,10 +31,10 @@ SUMS_OF_A_LEVEL = 60
 
 
 def warm_started_for(
-    task: str, options: Mapping[str, Any], config: Imitation, cache: Path, base: Path | None = None
+    task: str, options: Mapping[str, Any], config: Imitation, cache: Path, base: Path | int
 ) -> Path:
     """Returns the model's directory, below `cache`; trains the model if it is not there yet.
-    `base`: see `imitation.warm_started`; with one, it also imitates questions over files."""
+    `base`: see `imitation.warm_started`; a pretrained model also imitates questions over files."""
     if task == "reasoning_gym":
         transcripts = [_answered(*one, options) for one in _sums()]
     else:
@@ -44,11 +45,11 @@ def warm_started_for(
     return warm_started(cache / f"{task}-tiny", transcripts, config, base)
 
 
-def _examples(task: str, options: Mapping[str, Any], base: Path | None) -> list[Example]:
+def _examples(task: str, options: Mapping[str, Any], base: Path | int) -> list[Example]:
     match task:
         case "math":
             words = math.examples("train", tool=options["tools"][0])
-            return words if base is None else [*words, *files.examples("train")]
+            return words if isinstance(base, int) else [*words, *files.examples("train")]
         case "code":
             return code.examples("train")
         case "stem":

@@ -7,7 +7,7 @@ from pathlib import Path
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.schemas import Task
 from recipes.common.data import rows as data_rows
-from recipes.common.settings import Run
+from recipes.common.settings import BadSettings, Run
 from recipes.swebench.rows import SweInstance, read_rows
 
 
@@ -23,11 +23,14 @@ def tasks_of(settings: Run, rows: Sequence[SweInstance]) -> list[Task]:
 
 def tiny_model(settings: Run, rows: Mapping[str, SweInstance]) -> Path:
     """Returns the model's directory. Raises `ProRLError`."""
-    from recipes.common.training.imitation import Imitation
     from recipes.swebench.tiny import warm_started_on
 
     warm_start = settings.model.warm_start
     assert warm_start is not None
-    config = Imitation(**warm_start.model_dump(exclude={"tasks", "base"}), seed=0)
+    if warm_start.vocab_size is None:
+        raise BadSettings(f"model={settings.model.name} is for problems, not for SWE")
     known = data_rows.named(settings.data, rows, warm_start.tasks)
-    return warm_started_on(known, cache_root() / "swe-tiny", config, settings.sandbox.kind)
+    return warm_started_on(
+        *(known, cache_root() / "swe-tiny", warm_start.extent(), warm_start.vocab_size),
+        settings.sandbox.kind,
+    )

@@ -16,11 +16,12 @@ from prorl_service import local
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
+from prorl_service.inference.reference_engine.imitation import Imitation
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Group, Rollout
 from prorl_service.utils.files import write_whole
-from recipes.common.training.imitation import Imitation, Transcript, warm_started
+from recipes.common.training.imitation import Transcript, warm_started
 from recipes.swebench import oracle_policy
 from recipes.swebench.rows import SweInstance
 
@@ -28,7 +29,11 @@ TIMEOUT_S = 600
 
 
 def warm_started_on(
-    rows: Sequence[SweInstance], cache: Path, config: Imitation, sandbox: SandboxKind
+    rows: Sequence[SweInstance],
+    cache: Path,
+    config: Imitation,
+    vocab_size: int,
+    sandbox: SandboxKind,
 ) -> Path:
     """Returns the model's directory, below `cache`; trains the model if it is not there yet.
 
@@ -48,7 +53,7 @@ def warm_started_on(
         for row in rows
         for fixes in (True, False)
     ]
-    return warm_started(cache, transcripts, config)
+    return warm_started(cache, transcripts, config, vocab_size)
 
 
 def _script(row: SweInstance, *, fixes: bool) -> list[str]:

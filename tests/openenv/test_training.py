@@ -14,13 +14,14 @@ from trl import GRPOConfig, GRPOTrainer
 from prorl_service import local
 from prorl_service.agents.base import Prompt
 from prorl_service.client.openenv import openenv_tasks
+from prorl_service.inference.reference_engine.imitation import Imitation
 from prorl_service.schemas import Limits, Message, Rollout, Sampling, Task
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tools.base import function_schema
 from prorl_service.tools.openenv.servers import OpenEnvServers, Wanted
 from prorl_service.tools.spec import OpenEnvSpec
 from prorl_trl import ProRLRollout, with_task
-from recipes.common.training.imitation import Imitation, Transcript, tool_call, warm_started
+from recipes.common.training.imitation import Transcript, tool_call, warm_started
 from tests.openenv.processes import Server, echo_server, needs_openenv, ors_server
 from tests.trl.training import SMALL, logged
 
@@ -34,7 +35,8 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-IMITATION = Imitation(steps=150, batch_size=16, learning_rate=6e-3, vocab_size=512)
+IMITATION = Imitation(steps=150, batch_size=16, learning_rate=6e-3)
+VOCAB_SIZE = 512
 OPTIONS = {"max_completion_length": 300, "learning_rate": 1e-4}
 """With the rate of other tests, one step has this policy forget how to call a tool."""
 SAYS = "Say something long."
@@ -133,7 +135,7 @@ def test_a_policy_is_trained_in_the_template_of_openenv(tmp_path: Path) -> None:
     serving: AbstractContextManager[Server] = echo_server(tmp_path)
     with serving as server:
         tools = asyncio.run(_schemas(server.url))
-        policy = warm_started(tmp_path, _echo_transcripts(tools, Random(0)), IMITATION)
+        policy = warm_started(tmp_path, _echo_transcripts(tools, Random(0)), IMITATION, VOCAB_SIZE)
         tasks = [
             Task(
                 task_id=f"say-{number}",
@@ -153,5 +155,5 @@ def test_a_policy_is_trained_in_an_environment_that_openenv_imports(tmp_path: Pa
         tasks = openenv_tasks(server.url, server="it")
         instruction = tasks[0].messages[0].content
         transcripts = _sum_transcripts(tools, Random(0), instruction)
-        policy = warm_started(tmp_path, transcripts, IMITATION)
+        policy = warm_started(tmp_path, transcripts, IMITATION, VOCAB_SIZE)
         _has_learnt(*_train(server, tasks, policy, tmp_path))

@@ -24,7 +24,9 @@ from tests.agents.attempts import attempt_of
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
     directory: Path = tmp_path_factory.mktemp("demo-model")
-    texts = imitation.texts_of([one.transcript() for one in demonstrations(300, seed=0)])
+    texts = imitation.texts_of(
+        [one.transcript() for one in demonstrations(300, seed=0)], VOCAB_SIZE
+    )
     imitation.build(directory, texts, vocab_size=VOCAB_SIZE, seed=0)
     return ChatFormat.load(directory)
 

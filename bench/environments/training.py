@@ -7,7 +7,6 @@ reward is left to training.
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -97,10 +96,9 @@ _ANY: dict[str, JsonValue] = {"steps": [{"verifier": {}}]}
 
 
 def warm_started(cache: Path, seed: int) -> Path:
-    config = asdict(WarmStart(seed=seed))
-    examples = demonstrations(config.pop("demonstrations"), seed=seed)
-    wanted = imitation.Imitation(vocab_size=VOCAB_SIZE, **config)
-    return imitation.warm_started(cache, [transcript(one) for one in examples], wanted)
+    config = WarmStart(seed=seed)
+    transcripts = [transcript(one) for one in demonstrations(config.demonstrations, seed=seed)]
+    return imitation.warm_started(cache, transcripts, config.extent, VOCAB_SIZE)
 
 
 def measure(quick: bool) -> frame.Found:

@@ -26,6 +26,15 @@ class WarmStart:
     seed: int = 0
     pretrained: bool = False
 
+    @property
+    def extent(self) -> Imitation:
+        return Imitation(
+            steps=self.steps,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            seed=self.seed,
+        )
+
 
 def warm_started(
     cache: Path, config: WarmStart = WarmStart(), *, program: str | None = None
@@ -35,14 +44,5 @@ def warm_started(
     examples = demonstrations(config.demonstrations, seed=config.seed)
     transcribed = Demonstration.transcript if program is None else form_of(program).transcript
     transcripts = [transcribed(example) for example in examples]
-    return imitation.warm_started(
-        cache,
-        transcripts,
-        Imitation(
-            steps=config.steps,
-            batch_size=config.batch_size,
-            learning_rate=config.learning_rate,
-            seed=config.seed,
-        ),
-        smollm.cached() if config.pretrained else VOCAB_SIZE,
-    )
+    base = smollm.cached() if config.pretrained else VOCAB_SIZE
+    return imitation.warm_started(cache, transcripts, config.extent, base)

@@ -1,6 +1,9 @@
 """`prorl warm-start`: one's own replies become the model's."""
 
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from transformers import Qwen3ForCausalLM
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.tokens.chat import ChatFormat
 from tests.cli.called import called
+from tests.docs.printed import blocks
 
 pytestmark = pytest.mark.processes
 TASK = {
@@ -28,13 +32,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rollouts(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs what the quickstart prints."""
     directory = tmp_path_factory.mktemp("tried")
-    replies, out = directory / "replies.txt", directory / "rollouts.jsonl"
-    replies.write_text(REPLY)
-    given = ("--task", json.dumps(TASK), "--replies", replies, "--tokenizer", model)
-    done = called("try", "math", *given, "--json", out)
-    assert done.returncode == 0, done.stderr
-    return out
+    (directory / "replies.txt").write_text(REPLY)
+    (directory / "task.json").write_text(json.dumps(TASK))
+    *_, script = blocks("quickstart.md", "sh")
+    prorl = f'prorl() {{ {shlex.quote(sys.executable)} -m prorl_service.cli "$@"; }}'
+    lines = f"{prorl}\n{script.replace('MODEL', str(model), 2)}"
+    subprocess.run(["bash", "-euc", lines], cwd=directory, check=True)
+    assert (directory / "started" / "model.safetensors").is_file()
+    return directory / "good.jsonl"
 
 
 def test_a_model_says_what_was_replied(model: Path, rollouts: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from prorl_service.schemas import Message, Rollout
 from prorl_service.tokens.chat import ChatFormat
 from recipes.demo.train import TrainConfig, train
 from recipes.smollm import model
+from tests.trl.conftest import WARNINGS
 
 pytestmark = pytest.mark.processes
 
@@ -32,10 +33,11 @@ def test_it_is_a_language_model_of_135_million_parameters(directory: Path) -> No
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.filterwarnings(*WARNINGS)
 def test_two_steps_of_training_are_exact_in_its_vocabulary(directory: Path, tmp_path: Path) -> None:
     """Not after a warm start: the policy says what it likes, in all 49,152 tokens."""
     config = TrainConfig(
-        steps=2, groups_per_step=2, rollouts_per_group=2, rollouts_at_once=2, learning_rate=1e-5
+        steps=2, groups_per_step=1, rollouts_per_group=2, rollouts_at_once=2, learning_rate=1e-5
     )
     seen: list[Rollout] = []
     with (
@@ -45,8 +47,8 @@ def test_two_steps_of_training_are_exact_in_its_vocabulary(directory: Path, tmp_
         log = train(directory, service.url, tmp_path, config, observe=seen.extend)
     assert len(log) == 2
     assert max(one["sampling/sampling_logp_difference/max"] for one in log) < 1e-4
-    assert [one.error for one in seen] == [None] * 8
-    assert len({tuple(one.trajectory.segments[0].response_ids) for one in seen}) > 4  # type: ignore[union-attr]
+    assert [one.error for one in seen] == [None] * 4
+    assert len({tuple(one.trajectory.segments[0].response_ids) for one in seen}) > 2  # type: ignore[union-attr]
 
 
 def test_without_an_index_it_is_said_in_one_line(

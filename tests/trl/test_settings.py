@@ -71,6 +71,8 @@ def test_settings_of_the_model_that_trls_own_engine_would_obey_are_named() -> No
     known = GenerationConfig(temperature=0.6, top_p=0.95, top_k=20, do_sample=True, eos_token_id=2)
     assert list(warnings_of_model(known)) == []
     assert list(warnings_of_model(None)) == []
+    returned = GenerationConfig(output_attentions=False, return_dict_in_generate=True)
+    assert list(warnings_of_model(returned)) == []
     [message] = warnings_of_model(GenerationConfig(no_repeat_ngram_size=3))
     assert "no_repeat_ngram_size=3" in message
 

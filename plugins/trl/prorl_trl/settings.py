@@ -120,13 +120,17 @@ def warnings_of(config: Any) -> Iterator[str]:
             )
 
 
+_OF_THE_RESULT = ("_", "output_", "return_")
+"""Beginnings of fields that say what a call of `generate` returns, or nothing."""
+
+
 def warnings_of_model(generation_config: Any) -> Iterator[str]:
     """Yields settings of a model's generation configuration that TRL's own engines would obey."""
     if generation_config is None:
         return
     known = _TABLES["of_the_model"].split()
     for name, value in generation_config.to_diff_dict().items():
-        if name not in known and not name.startswith("_") and value is not None:
+        if name not in known and not name.startswith(_OF_THE_RESULT) and value is not None:
             yield (
                 f"the model's generation_config has {name}={value!r:.80}: the service's engines "
                 "sample without it"

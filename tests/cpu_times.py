@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 LIMIT_S = 120
-"""Most CPU seconds of a module in a short run. None takes over a minute alone; beside other legs on
-two cores some were measured at twice what they take alone."""
+"""Most CPU seconds of a module in a short run, beside other legs on two cores: some modules were
+measured at twice what they take alone."""
 SESSION = "session"
 MEASURED = Path(__file__).with_name("cpu_times.json")
 

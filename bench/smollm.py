@@ -10,7 +10,7 @@ from typing import Any
 
 from bench import frame
 from bench.demo import summary
-from recipes.demo.__main__ import CONTEXT, WARM_STARTS
+from recipes.demo.policies import CONTEXT, WARM_STARTS
 from recipes.demo.report import smooth
 from recipes.demo.warm_start import warm_started
 from tests import vllm_engine

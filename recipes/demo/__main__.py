@@ -26,29 +26,14 @@ from prorl_service.schemas import Rollout, Task
 from prorl_service.utils import logs
 from recipes.demo import report
 from recipes.demo.evaluate import evaluate, success
+from recipes.demo.policies import AGENTS, CONFIGS, CONTEXT, WARM_STARTS, WITH_HARNESS, Policy
 from recipes.demo.programs import task_for
 from recipes.demo.tasks import instances
 from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
-from recipes.demo.warm_start import WarmStart, warm_started
+from recipes.demo.warm_start import warm_started
 
 HELDOUT_PER_FAMILY = 50
 HELDOUT_ROLLOUTS = 2
-Policy = Literal["tiny", "smollm2"]
-WARM_STARTS: dict[Policy, WarmStart] = {
-    "tiny": WarmStart(),
-    "smollm2": WarmStart(steps=24, batch_size=8, learning_rate=2e-4, pretrained=True),
-}
-CONFIGS: dict[Policy, TrainConfig] = {
-    "tiny": TrainConfig(),
-    "smollm2": TrainConfig(steps=12, rollouts_per_group=4, rollouts_at_once=8, learning_rate=3e-5),
-}
-WITH_HARNESS: dict[Policy, TrainConfig] = {
-    "tiny": replace(CONFIGS["tiny"], groups_per_step=4, updates_per_step=4, learning_rate=5e-4),
-    "smollm2": replace(CONFIGS["smollm2"], updates_per_step=2),
-}
-"""A harness takes seconds of CPU time to start, in each rollout: fewer of them, used more."""
-AGENTS: dict[Policy, str] = {"tiny": "A tiny agent", "smollm2": "SmolLM2-135M"}
-CONTEXT = 512
 SHOWN_AT_EACH_END = 24
 SHOW_EVERY_STEPS = 10
 LOGPROB_GAP = "sampling/sampling_logp_difference/max"

@@ -80,10 +80,12 @@ def run(name: str, parts: Mapping[str, Part]) -> None:
 
 
 def _merged(content: Row, part: str, found: Found, order: Sequence[str]) -> Row:
-    """Returns the content with what a part has found in place of what it had."""
+    """Returns the content with what a part has found in place of what it had. Rows of a part that
+    is no more are left out."""
     if len(order) == 1:
         return {"headline": found.headline, "rows": found.rows, "series": found.series}
-    rows = [row for row in content.get("rows", ()) if row["part"] != part]
+    others = {*order} - {part}
+    rows = [row for row in content.get("rows", ()) if row["part"] in others]
     rows += [{"part": part, **row} for row in found.rows]
     rows.sort(key=lambda row: order.index(row["part"]))
     return {

@@ -121,13 +121,16 @@ def _learning(axes: Axes, runs: Sequence[Sequence[float]], ends: Sequence[End], 
 
 def _learnings(height_in: float, title: str, note: str, curves: Sequence[Curve]) -> Figure:
     made = _figure(height_in, title, note)
-    axes = made.subplots()
+    _draw_learnings(made.subplots(), curves)
+    return made
+
+
+def _draw_learnings(axes: Axes, curves: Sequence[Curve]) -> None:
     for name, color, shift, runs, ends in curves:
         _learning(axes, runs, ends, color)
         after = fmean(end[1] for end in ends)
         _label(axes, (len(runs[0]), after), f"{name} {after:.0%}", color, (9, shift))
     _shares(axes, max(len(runs[0]) for _, _, _, runs, _ in curves), "training step")
-    return made
 
 
 def _one_learning(title: str, runs: Sequence[Sequence[float]], ends: Sequence[End]) -> Figure:
@@ -155,25 +158,39 @@ def _math_demo(content: Content) -> Figure:
     return _one_learning(title, [content["series"]["success"]], [(before, after)])
 
 
-ENGINES = {"reference": ("the reference engine:", OURS, -14), "vllm": ("vLLM:", ACCENT, 8)}
+RUNS = {
+    "reference": ("TRL:", OURS, -16),
+    "vllm": ("TRL, vLLM:", ACCENT, 8),
+    "verl": ("VeRL:", GREEN, -4),
+    "harness": ("pi:", OTHERS, 4),
+}
+LOOPS = {"tokens": ("by tokens:", OURS, 8), "text": ("by text:", ACCENT, -8)}
 
 
 def _smollm(content: Content) -> Figure:
-    curves: list[Curve] = [
-        (
-            *ENGINES[row["engine"]],
-            [content["series"][row["engine"]]],
-            [(row["before"], row["after"])],
-        )
-        for row in content["rows"]
-    ]
+    rows, series = content["rows"], content["series"]
     note = (
-        "SmolLM2-135M in fp32. Lines: success in training, mean of five steps.\n"
+        "SmolLM2-135M in fp32. Lines: success in training, mean of five steps, range of seeds.\n"
         "Dots: held-out tasks, before and after. Higher is better."
     )
-    return _learnings(
-        4.1, "On two CPU cores a language model learns to use its shell", note, curves
+    made = _figure(7.2, "On two CPU cores a language model learns to use its shell", note)
+    top, bottom = made.subplots(2, 1)
+    top.set_title("Trainers, engines, and an unmodified program as the agent", loc="left")
+    single = [row for row in rows if row["part"] in RUNS]
+    _draw_learnings(
+        top,
+        [
+            (*RUNS[row["part"]], [series[row["part"]]], [(row["before"], row["after"])])
+            for row in single
+        ],
     )
+    bottom.set_title("What the trainer gets: three seeds each", loc="left")
+    curves: list[Curve] = []
+    for loop, (name, color, shift) in LOOPS.items():
+        ends = [(row["before"], row["after"]) for row in rows if row.get("loop") == loop]
+        curves.append((name, color, shift, series[f"by_{loop}"], ends))
+    _draw_learnings(bottom, curves)
+    return made
 
 
 PROGRAMS = {

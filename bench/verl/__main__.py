@@ -16,17 +16,13 @@ from tempfile import TemporaryDirectory
 import httpx
 
 from bench import frame
-from bench.verl.workload import GROUP_SIZE, write_demo, write_mix
+from bench.verl import learning
+from bench.verl.workload import GROUP_SIZE, write_mix
 from prorl_service import local
 from prorl_service.net.credentials import authorization
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests.verl.data import build_policy
-from tests.verl.training import CompletedRun, run_main_ppo
 
-SERVICE = ["--sandbox", "bubblewrap", "--agent", "tests.verl.mix_agent:MixAgent"]
-PRORL = {"--config-name": "prorl_ppo_trainer", "rollout": "prorl"}
-DIFFERENCE = "training/rollout_probs_diff_max"
-HELDOUT = re.compile(r"val-core/.*/acc/mean@1")
 BUILT_IN, OURS, CARRIED = "VeRL's filter", "ours, on-policy", "ours, one update old at most"
 SEEDS, MIX_STEPS, GROUPS_PER_STEP = 2, 4, 8
 MIX: dict[str, object] = {
@@ -44,25 +40,8 @@ WAYS: dict[str, dict[str, object]] = {
     OURS: {},
     CARRIED: {"prorl.dynamic_sampling.surplus": "carry"},
 }
-DEMO_STEPS = 60
-DEMO: dict[str, object] = {
-    "prorl.limits.max_turns": 2,
-    "data.train_batch_size": 8,
-    "data.max_response_length": 128,
-    "data.max_prompt_length": 256,
-    "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 64,
-    "actor_rollout_ref.actor.clip_ratio_high": 0.28,
-    "actor_rollout_ref.rollout.n": 8,
-    "actor_rollout_ref.rollout.max_model_len": 512,
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 64,
-    "actor_rollout_ref.rollout.val_kwargs.temperature": 1.0,
-    "trainer.val_before_train": True,
-    "trainer.test_freq": DEMO_STEPS,
-    "trainer.total_training_steps": DEMO_STEPS,
-}
 PI_STEPS = 30
-PI: dict[str, object] = DEMO | {
+PI: dict[str, object] = learning.DEMO | {
     # A start of pi takes a second of CPU time: few rollouts, each trained on four times.
     "data.train_batch_size": 4,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
@@ -93,8 +72,8 @@ def _mixed(way: str, policy: Path, scratch: Path, seed: int) -> frame.Row:
     directory.mkdir()
     informative = MIX_STEPS * GROUPS_PER_STEP
     needed = GROUP_SIZE * write_mix(directory, seed, informative)
-    with local.service([], log=directory / "service.log", options=SERVICE) as service:
-        run = _train(directory, policy, MIX | WAYS[way], service.url)
+    with local.service([], log=directory / "service.log", options=learning.SERVICE) as service:
+        run = learning.train(directory, policy, MIX | WAYS[way], service.url)
         begun = _ended(service.url)
     wasted = begun - needed
     if way == CARRIED:
@@ -106,7 +85,7 @@ def _mixed(way: str, policy: Path, scratch: Path, seed: int) -> frame.Row:
         "needed": needed,
         "wasted_per_step": round(wasted / MIX_STEPS, 2),
         "generation_s_per_step": round(fmean(run.values("timing_s/gen")), 2),
-        "probs_diff_max": max(run.values(DIFFERENCE)),
+        "probs_diff_max": max(run.values(learning.DIFFERENCE)),
     }
 
 
@@ -117,32 +96,19 @@ def _ended(url: str) -> int:
     return round(sum(map(float, counts)))
 
 
-def _train(
-    directory: Path, policy: Path, overrides: Mapping[str, object], url: str
-) -> CompletedRun:
-    (directory / "model").symlink_to(policy)
-    return run_main_ppo(directory, {**PRORL, **overrides, "prorl.url": url}, timeout_s=3600)
-
-
-def learning(
+def demo(
     prefix: str, settings: Mapping[str, object], program: str | None, quick: bool
 ) -> frame.Found:
     few = {"trainer.total_training_steps": 1, "trainer.test_freq": 1} if quick else {}
+    cache = Path("outputs/demo/cache").absolute()
+    policy = warm_started(cache, WarmStart(seed=0), program=program)
     with TemporaryDirectory(prefix="prorl-bench-") as name:
-        directory = Path(name)
-        cache = Path("outputs/demo/cache").absolute()
-        policy = warm_started(cache, WarmStart(seed=0), program=program)
-        write_demo(directory, 4 * DEMO_STEPS, program)
-        with local.service([], log=directory / "service.log", options=SERVICE) as service:
-            run = _train(directory, policy, {**settings, **few}, service.url)
-    heldout = [
-        value for step in run.metrics for name, value in step.items() if HELDOUT.fullmatch(name)
-    ]
+        learned = learning.learn(policy, Path(name), {**settings, **few}, program)
     figures = {
-        "demo_rollout_probs_diff_max": max(run.values(DIFFERENCE)),
+        "demo_rollout_probs_diff_max": learned.probs_diff_max,
         "steps": settings["trainer.total_training_steps"],
-        "heldout_first": heldout[0],
-        "heldout_last": heldout[-1],
+        "heldout_first": learned.heldout[0],
+        "heldout_last": learned.heldout[-1],
     }
     return frame.Found([], {f"{prefix}{name}": value for name, value in figures.items()})
 
@@ -152,7 +118,7 @@ if __name__ == "__main__":
         "verl",
         {
             "mix": mix,
-            "demo": partial(learning, "", DEMO, None),
-            "pi": partial(learning, "pi_", PI, "pi"),
+            "demo": partial(demo, "", learning.DEMO, None),
+            "pi": partial(demo, "pi_", PI, "pi"),
         },
     )

@@ -26,8 +26,8 @@ class EngineSettings:
     """Context length in tokens."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type to compute in."""
-    threads: PositiveInt = 1
-    """CPU threads of torch."""
+    threads: PositiveInt | None = None
+    """CPU threads of torch (default: 1 for each 50 million parameters, at most one per core)."""
     api_key_file: Path | None = None
     """File with the key that clients must send (default: PRORL_ENGINE_KEY, if set)."""
     allow_host: tuple[str, ...] = ()

@@ -25,12 +25,12 @@ from prorl_service.errors import ProRLError
 from prorl_service.schemas import Rollout, Task
 from prorl_service.utils import logs
 from recipes.demo import report
-from recipes.demo.evaluate import evaluate, success
-from recipes.demo.policies import AGENTS, CONFIGS, CONTEXT, WARM_STARTS, WITH_HARNESS, Policy
+from recipes.demo.evaluate import evaluate, sampled_tokens, success
+from recipes.demo.policies import AGENTS, CONFIGS, CONTEXT, WITH_HARNESS
 from recipes.demo.programs import task_for
 from recipes.demo.tasks import instances
 from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
-from recipes.demo.warm_start import warm_started
+from recipes.demo.warm_start import WARM_STARTS, Policy, warm_started
 
 HELDOUT_PER_FAMILY = 50
 HELDOUT_ROLLOUTS = 2
@@ -90,6 +90,7 @@ class _Run:
     log: list[dict[str, Any]] = field(default_factory=list)
     train_s: float = 0.0
     after: list[Rollout] = field(default_factory=list)
+    after_s: float = 0.0
     peak_memory_mb: dict[str, float] = field(default_factory=dict)
 
     def headline(self, config: TrainConfig) -> report.Headline:
@@ -100,6 +101,7 @@ class _Run:
             rollouts_per_s=round(config.rollouts / self.train_s, 2),
             train_minutes=round(self.train_s / 60, 2),
             service_rss_mb=self.service_rss_mb,
+            sampled_tokens_per_s=round(sampled_tokens(self.after) / self.after_s, 1),
         )
 
     def curve(self) -> list[report.Step]:
@@ -151,7 +153,9 @@ def _run(model: Path, output: Path, config: TrainConfig, engine_url: str | None)
         started = time.monotonic()
         run.log = train(model, service.url, output, config, observe=run.observed.append)
         run.train_s = time.monotonic() - started
+        started = time.monotonic()
         run.after = _evaluate(client, run.heldout, "after")
+        run.after_s = time.monotonic() - started
         page = client.page(run.shown(), title="Trajectories of the demo")
         (output / "trajectories.html").write_bytes(page)
         run.peak_memory_mb = {name: _memory_mb(pid, "VmHWM") for name, pid in pids.items()}

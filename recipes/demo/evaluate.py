@@ -30,3 +30,7 @@ def evaluate(
 
 def success(rollouts: Sequence[Rollout]) -> float:
     return sum(rollout.reward_components["correct"] for rollout in rollouts) / len(rollouts)
+
+
+def sampled_tokens(rollouts: Sequence[Rollout]) -> int:
+    return sum(one.figures.sampled_tokens for one in rollouts if one.figures is not None)

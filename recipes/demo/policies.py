@@ -4,19 +4,19 @@ Makes and trains nothing.
 """
 
 from dataclasses import replace
-from typing import Literal
 
 from recipes.demo.train import TrainConfig
-from recipes.demo.warm_start import WarmStart
+from recipes.demo.warm_start import Policy
 
-Policy = Literal["tiny", "smollm2"]
-WARM_STARTS: dict[Policy, WarmStart] = {
-    "tiny": WarmStart(),
-    "smollm2": WarmStart(steps=24, batch_size=8, learning_rate=2e-4, pretrained=True),
-}
 CONFIGS: dict[Policy, TrainConfig] = {
     "tiny": TrainConfig(),
-    "smollm2": TrainConfig(steps=12, rollouts_per_group=4, rollouts_at_once=8, learning_rate=3e-5),
+    "smollm2": TrainConfig(
+        steps=12,
+        groups_per_step=6,
+        rollouts_per_group=4,
+        rollouts_at_once=8,
+        learning_rate=3e-5,
+    ),
 }
 WITH_HARNESS: dict[Policy, TrainConfig] = {
     "tiny": replace(CONFIGS["tiny"], groups_per_step=4, updates_per_step=4, learning_rate=5e-4),

@@ -34,7 +34,8 @@ class Step:
 class Headline:
     """`heldout_success_*` are shares from 0 to 1, `logprob_diff_max` is in nats.
 
-    `service_rss_mb` is the service at rest, before its first rollout.
+    `service_rss_mb` is the service at rest, before its first rollout. `sampled_tokens_per_s` is
+    that of the held-out rollouts after training, all their work included.
     """
 
     heldout_success_before: float
@@ -43,6 +44,7 @@ class Headline:
     rollouts_per_s: float
     train_minutes: float
     service_rss_mb: float
+    sampled_tokens_per_s: float
 
 
 def write_summary(

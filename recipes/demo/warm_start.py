@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from prorl_service.inference.reference_engine.imitation import Imitation
 from recipes.common.training import imitation
@@ -9,6 +10,7 @@ from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.programs import form_of
 from recipes.smollm import model as smollm
 
+Policy = Literal["tiny", "smollm2"]
 VOCAB_SIZE = 1024
 """Vocabulary of a tiny model, with room for all merges that the demonstrations support (about
 600)."""
@@ -34,6 +36,12 @@ class WarmStart:
             learning_rate=self.learning_rate,
             seed=self.seed,
         )
+
+
+WARM_STARTS: dict[Policy, WarmStart] = {
+    "tiny": WarmStart(),
+    "smollm2": WarmStart(steps=24, batch_size=8, learning_rate=2e-4, pretrained=True),
+}
 
 
 def warm_started(

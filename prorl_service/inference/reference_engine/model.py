@@ -8,6 +8,7 @@ attention of transformers, whose masks grow with the square of the batch.
 Knows nothing of sampling, requests or time.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ _FOREIGN_OPTIONS = ("sliding_window", "softcap", "s_aux")
 """Attention options of some models that are not supported: ignoring them gives wrong logits."""
 
 
+PARAMETERS_PER_THREAD = 50_000_000
+
+
 class PackedModel:
     def __init__(self, directory: Path, dtype: torch.dtype) -> None:
         """Loads a checkpoint from disk; raises `BackendError` if it cannot be served."""
@@ -52,6 +56,11 @@ class PackedModel:
         self.forward([(cache, [0, 0])])
         if cache.data.isnan().any():
             raise _unsupported("layers other than attention")
+
+    def suitable_threads(self) -> int:
+        """Returns a number of CPU threads: work on a small model is too short to be shared out."""
+        share = 1 + self.module.num_parameters() // PARAMETERS_PER_THREAD
+        return min(share, len(os.sched_getaffinity(0)))
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:

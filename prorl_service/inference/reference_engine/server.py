@@ -31,24 +31,24 @@ def serve(
     port: int = 8000,
     max_model_len: int = 4096,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-    threads: int = 1,
+    threads: int | None = None,
     kv_cache_gib: float = 2.0,
     api_key: str | None = None,
     allowed_hosts: Collection[str] = (),
 ) -> None:
     """Serves the checkpoint in `model` until SIGTERM or SIGINT.
 
-    `max_model_len`, in tokens, is cut to the model's own limit. More `threads` than free cores make
-    a small model slower. Without an `api_key`, anyone who reaches the engine may change its
+    `max_model_len`, in tokens, is cut to the model's own limit. `threads`: None takes one for each
+    50 million parameters, at most one per core. Without an `api_key`, anyone who reaches the engine may change its
     weights; on loopback it then answers only to the names of loopback and `allowed_hosts`. Raises
     `BackendError` if the model cannot be served or the engine dies, `ProRLError` if the address is
     taken.
     """
-    torch.set_num_threads(threads)
     transformers_logging.disable_progress_bar()
     with listener(host, port) as bound:
         log.info("loading %s", model)
         packed = PackedModel(model, getattr(torch, dtype))
+        torch.set_num_threads(threads or packed.suitable_threads())
         kv_tokens = int(kv_cache_gib * 2**30) // packed.kv_layout.bytes_per_token
         context = min(max_model_len, packed.max_positions)
         if context > kv_tokens:

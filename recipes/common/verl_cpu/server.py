@@ -45,12 +45,12 @@ class TinyServer:
     def __init__(
         self, rank: int, model: str, *, max_model_len: int, max_tokens: int, step_s: float = 0.0
     ) -> None:
-        torch.set_num_threads(1)
         self.rank = rank
         self.max_model_len = max_model_len
         self.default_max_tokens = max_tokens
         self.global_steps = 0
         paced = _PacedModel(Path(model), step_s)
+        torch.set_num_threads(paced.suitable_threads())
         self.batcher = Batcher(paced, KV_TOKENS)
         self._weights = Served(paced.module)
         self.batcher.version = str(self.global_steps)

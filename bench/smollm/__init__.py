@@ -1,0 +1,1 @@
+"""A pretrained language model learns on two cores: by tokens, and by text."""

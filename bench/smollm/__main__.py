@@ -1,0 +1,193 @@
+"""A pretrained language model of 135 million parameters learns the demo's tasks on two cores.
+
+`reference`: what `make demo-lm` does. `vllm`: the same, sampled by vLLM on CPU (first
+`scripts/setup-vllm`). `verl`: the same by VeRL's trainer (first `scripts/setup-verl`). `harness`:
+with an unmodified pi as the agent. `text`: by tokens and by text, on three seeds. Runs in
+outputs/smollm are not repeated. Each takes half an hour, those of `text` one.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bench import frame
+from bench.demo import summary
+from bench.smollm.text_loop import LOOPS, learned
+from recipes.demo.policies import CONFIGS, CONTEXT
+from recipes.demo.report import smooth
+from recipes.demo.warm_start import WARM_STARTS, warm_started
+from tests import vllm_engine
+
+OUTPUT = Path("outputs/smollm")
+VERL_PYTHON = frame.ROOT / ".venv-verl/bin/python"
+PARAMETERS_M = 134.5
+RISE = 0.3
+"""Success above that before training that counts as a rise."""
+SEEDS = (0, 1, 2)
+TEXT_STEPS = 12
+OPTIONS = ("--policy", "smollm2")
+VLLM = (
+    *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
+    *("--max-model-len", str(CONTEXT), "--block-size", "32"),
+    *("--kv-cache-memory-bytes", str(2**31)),
+)
+
+
+def row(name: str, made: dict[str, Any]) -> frame.Row:
+    figures, curve = made["headline"], success_of(made)
+    step_s = 60 * figures["train_minutes"] / len(curve)
+    return {
+        "name": name,
+        "before": figures["heldout_success_before"],
+        "after": figures["heldout_success_after"],
+        "logprob_diff_max": figures["logprob_diff_max"],
+        "steps": len(curve),
+        "step_s": round(step_s, 1),
+        "minutes_to_rise": minutes_to_rise(figures["heldout_success_before"], curve, step_s),
+        "sampled_tokens_per_s": figures["sampled_tokens_per_s"],
+        **{f"{name}_mb": size for name, size in made["peak_memory_mb"].items()},
+    }
+
+
+def success_of(made: dict[str, Any]) -> list[float]:
+    return [one["success"] for one in made["curve"]]
+
+
+def minutes_to_rise(before: float, curve: Sequence[float], step_s: float) -> float | None:
+    steps = (step for step, one in enumerate(smooth(curve), 1) if one >= before + RISE)
+    step = next(steps, None)
+    return None if step is None else round(step * step_s / 60, 1)
+
+
+def reference(quick: bool) -> frame.Found:
+    made = _demo("reference", quick)
+    one = row("reference engine", made)
+    headline = {
+        "parameters_m": PARAMETERS_M,
+        "success_before": one["before"],
+        "success_after_trl_reference": one["after"],
+        "logprob_diff_max": one["logprob_diff_max"],
+        "step_s": one["step_s"],
+        "minutes_to_rise": one["minutes_to_rise"],
+        "engine_tokens_per_s": one["sampled_tokens_per_s"],
+    }
+    return frame.Found([one], headline, {"reference": success_of(made)})
+
+
+def vllm(quick: bool) -> frame.Found | None:
+    if not vllm_engine.PYTHON.exists():
+        return None
+    _use_all_cores()
+    output = _output("vllm", quick)
+    model = warm_started(output / "cache", WARM_STARTS["smollm2"])
+    log = output / "vllm.log"
+    with vllm_engine.vllm(vllm_engine.PYTHON, model, log=log, options=VLLM) as engine:
+        made = _demo("vllm", quick, "--engine", engine.url)
+    one = row("vLLM", made)
+    headline = {
+        "success_after_trl_vllm": one["after"],
+        "vllm_logprob_diff_max": one["logprob_diff_max"],
+        "vllm_tokens_per_s": one["sampled_tokens_per_s"],
+    }
+    return frame.Found([one], headline, {"vllm": success_of(made)})
+
+
+def harness(quick: bool) -> frame.Found:
+    made = _demo("harness", quick, "--harness", "pi")
+    one = row("pi", made)
+    headline = {
+        "success_before_harness": one["before"],
+        "success_after_harness": one["after"],
+        "harness_logprob_diff_max": one["logprob_diff_max"],
+    }
+    return frame.Found([one], headline, {"harness": success_of(made)})
+
+
+def verl(quick: bool) -> frame.Found | None:
+    if not VERL_PYTHON.exists():
+        return None
+    output = _output("verl", quick)
+    file = output / "summary.json"
+    if not file.exists():
+        output.mkdir(parents=True, exist_ok=True)
+        command = [
+            str(VERL_PYTHON),
+            "-m",
+            "bench.smollm.verl_run",
+            str(output),
+            "1" if quick else "16",
+        ]
+        path = f"{frame.ROOT}:{frame.ROOT / 'plugins/verl'}"
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+    made = json.loads(file.read_text())
+    before, after = made["heldout"]
+    one = {
+        "name": "VeRL",
+        "before": before,
+        "after": after,
+        "probs_diff_max": made["probs_diff_max"],
+        "steps": len(made["success"]),
+        "step_s": round(fmean(made["step_s"]), 1),
+    }
+    headline = {"success_after_verl": after, "verl_probs_diff_max": one["probs_diff_max"]}
+    return frame.Found([one], headline, {"verl": made["success"]})
+
+
+def text(quick: bool) -> frame.Found:
+    """Compares training by tokens with training by text, in smaller steps than the demo's."""
+    _use_all_cores()
+    output = _output("text", quick)
+    config = replace(CONFIGS["smollm2"], steps=1 if quick else TEXT_STEPS, groups_per_step=4)
+    runs = {
+        (loop, seed): learned(output, loop, replace(config, seed=seed))
+        for seed in (SEEDS[:1] if quick else SEEDS)
+        for loop in LOOPS
+    }
+    rows = [
+        {"loop": loop, "seed": seed, **{key: one[key] for key in one if key != "success"}}
+        for (loop, seed), one in runs.items()
+    ]
+    by_text = [one for one in rows if one["loop"] == "text"]
+    changed, turns = (sum(one[key] for one in by_text) for key in ("changed_turns", "turns"))
+    headline = {
+        "retokenised_share_of_turns": round(changed / turns, 5),
+        "retokenised_logprob_diff": max(one["logprob_diff_max"] for one in by_text),
+        **{
+            f"{loop}_loop_success_after": round(
+                fmean(one["after"] for one in rows if one["loop"] == loop), 3
+            )
+            for loop in LOOPS
+        },
+    }
+    series = {
+        f"by_{name}": [one["success"] for (loop, _), one in runs.items() if loop == name]
+        for name in LOOPS
+    }
+    return frame.Found(rows, headline, series)
+
+
+def _demo(name: str, quick: bool, *options: str) -> dict[str, Any]:
+    _use_all_cores()
+    few = ("--steps", "1") if quick else ()
+    return summary(_output(name, quick), *OPTIONS, *options, *few)
+
+
+def _output(name: str, quick: bool) -> Path:
+    return OUTPUT / (f"quick-{name}" if quick else name)
+
+
+def _use_all_cores() -> None:
+    """Trainer and engine take turns."""
+    os.environ["OMP_NUM_THREADS"] = str(os.cpu_count())
+
+
+if __name__ == "__main__":
+    parts = {
+        "reference": reference, "vllm": vllm, "verl": verl, "harness": harness, "text": text
+    }  # fmt: skip
+    frame.run("smollm", parts)

@@ -121,7 +121,7 @@ def verl(quick: bool) -> frame.Found | None:
             "-m",
             "bench.smollm.verl_run",
             str(output),
-            "1" if quick else "16",
+            str(1 if quick else CONFIGS["smollm2"].steps),
         ]
         path = f"{frame.ROOT}:{frame.ROOT / 'plugins/verl'}"
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})

@@ -1,7 +1,6 @@
 """VeRL's trainer on the demo's tasks, from a warm-started policy that is validated at both ends."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ PRORL = {"--config-name": "prorl_ppo_trainer", "rollout": "prorl"}
 DIFFERENCE = "training/rollout_probs_diff_max"
 SUCCESS = "prorl/reward/correct"
 STEP_S = "timing_s/step"
-HELDOUT = re.compile(r"val-core/.*/acc/mean@1")
+HELDOUT = "val-prorl/reward/correct"
 TIMEOUT_S = 7200
 DEMO_STEPS = 60
 DEMO: dict[str, object] = {
@@ -58,15 +57,17 @@ def learn(
     write_demo(output, 4 * DEMO_STEPS, program)
     with local.service([], log=output / "service.log", options=SERVICE) as service:
         run = train(output, policy, settings, service.url, threads=threads)
-    heldout = [
-        value for step in run.metrics for name, value in step.items() if HELDOUT.fullmatch(name)
-    ]
-    steps = [step for step in run.metrics if STEP_S in step]
+    return learned(run.metrics)
+
+
+def learned(metrics: Sequence[Mapping[str, float]]) -> Learned:
+    """Returns what VeRL has logged; its first entry is the validation before training."""
+    steps = [step for step in metrics if STEP_S in step]
     return Learned(
-        heldout,
+        [step[HELDOUT] for step in metrics if HELDOUT in step],
         [step[SUCCESS] for step in steps],
         [step[STEP_S] for step in steps],
-        max(run.values(DIFFERENCE)),
+        max(step[DIFFERENCE] for step in steps),
     )
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
-from prorl_service.cli.wording import STYLES, counts, duration, number, plural
+from prorl_service.cli.wording import STYLES, counts, duration, number, plural, waits_for
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import RolloutState, WireModel
 from prorl_service.schemas.views import (
@@ -132,7 +132,7 @@ def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
             _count(row.turns),
             _count(row.policy_version),
             _ago(row.ended_at),
-            _problem(row),
+            _problem(row) if row.activity is None else waits_for(row.activity),
         )
     return table
 

@@ -29,6 +29,7 @@ from prorl_service.schemas import (
     ServiceBehind,
     Stage,
 )
+from prorl_service.schemas.views import Activity
 from prorl_service.utils.tasks import Changes, TaskOwner
 
 log = logging.getLogger(__name__)
@@ -111,6 +112,10 @@ class RolloutExecutor(ABC):
 
     def progress(self, record: RolloutRecord) -> SampledTurns | None:
         """What it has sampled in its attempt so far. None: no attempt is made in this process."""
+        return None
+
+    def activity(self, record: RolloutRecord) -> Activity | None:
+        """What it does now. None: it has ended, or does nothing in this process."""
         return None
 
     def elsewhere(self, record: RolloutRecord) -> AsyncRolloutClient | None:

@@ -76,7 +76,7 @@ def add_rollout(db: sqlite3.Connection, group: ShelvedGroup, row: RolloutRow) ->
     """Adds the rollout's row and counts it; its content is `NEVER` until marked otherwise."""
     row_id = group.row_id(row.index)
     db.execute(
-        "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             row_id,
             ContentState.NEVER,
@@ -87,6 +87,7 @@ def add_rollout(db: sqlite3.Connection, group: ShelvedGroup, row: RolloutRow) ->
             row.reward if is_score(row.reward) else None,
             row.turns,
             row.sampled_tokens,
+            row.timings.run_s,
             row.ended_at,
         ),
     )

@@ -39,10 +39,10 @@ def serve(
     """Serves the checkpoint in `model` until SIGTERM or SIGINT.
 
     `max_model_len`, in tokens, is cut to the model's own limit. `threads`: None takes one for each
-    50 million parameters, at most one per core. Without an `api_key`, anyone who reaches the engine may change its
-    weights; on loopback it then answers only to the names of loopback and `allowed_hosts`. Raises
-    `BackendError` if the model cannot be served or the engine dies, `ProRLError` if the address is
-    taken.
+    50 million parameters, at most one per core. Without an `api_key`, anyone who reaches the engine
+    may change its weights; on loopback it then answers only to the names of loopback and
+    `allowed_hosts`. Raises `BackendError` if the model cannot be served or the engine dies,
+    `ProRLError` if the address is taken.
     """
     transformers_logging.disable_progress_bar()
     with listener(host, port) as bound:

@@ -61,6 +61,12 @@ const OUTCOMES = {
 };
 export const Outcome = ({ outcome }) => html`<span class="outcome ${outcome}">${OUTCOMES[outcome]}</span>`;
 
+// What an unfinished rollout waits for, in words.
+const WAITS_FOR = {
+  worker: "a free worker", engine: "an engine (slot, cache or new weights)", model: "the model's reply", agent: "the agent's code",
+};
+export const waits = (activity) => (activity.waits_for === "tool" ? `tool ${activity.tool}` : WAITS_FOR[activity.waits_for]);
+
 export const Notice = ({ text }) => (text ? html`<p class="notice">${plain(text)}</p>` : null);
 
 export function Problem({ error }) {
@@ -90,7 +96,7 @@ export function Filters({ fields, query, set }) {
     ${fields.map(([name, label, choices]) => html`<label>${label}
       ${choices ? html`<select name=${name} value=${query[name] ?? ""} onChange=${change(name)}>
         <option value="">any</option>
-        ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replace("_", " ")}</option>`)}
+        ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replaceAll("_", " ")}</option>`)}
       </select>` : html`<input name=${name} value=${query[name] ?? ""} onChange=${change(name)} size="12" />`}
     </label>`)}
     ${Object.values(query).some(Boolean) && html`<button type="button" onClick=${() => set({})}>clear</button>`}

@@ -14,8 +14,8 @@ const REASONS = ["finished", "max_turns", "length", "timeout", "error"];
 
 const COMMON = [["agent", "agent"], ["task_id", "task"], ["policy_version", "policy version"], ["run", "run"]];
 const GROUP_FIELDS = [["outcome", "rewards", OUTCOME_NAMES], ["state", "has a rollout", STATES], ["blame", "blame", BLAMES], ...COMMON];
-const SORTS = ["newest", "oldest", "longest", "shortest", "best", "worst", "most_turns", "fewest_turns", "most_tokens", "fewest_tokens"];
-const ROLLOUT_FIELDS = [["sort", "sort", SORTS], ["state", "state", STATES], ["blame", "blame", BLAMES], ["finish_reason", "finish", REASONS], ["group_id", "group"], ...COMMON];
+const SORTS = ["oldest", "longest", "shortest", "best", "worst", "most_turns", "fewest_turns", "most_tokens", "fewest_tokens"];
+const ROLLOUT_FIELDS = [["sort", "sort", SORTS, "newest"], ["state", "state", STATES], ["blame", "blame", BLAMES], ["finish_reason", "finish", REASONS], ["group_id", "group"], ...COMMON];
 
 // A name without `*` is looked for anywhere in names.
 const pattern = (text) => (text && !text.includes("*") ? `*${text}*` : text);
@@ -110,9 +110,8 @@ const ROLLOUT_COLUMNS = [
   ["version", (row) => row.policy_version, "number"],
   ["stale", (row) => row.staleness, "number"],
   ["run", (row) => seconds(runOf(row)), "number"],
-  ["waits for", (row) => row.activity && html`${plain(waits(row.activity))}, ${seconds(row.activity.waits_s)}`],
   ["ended", (row) => ago(row.ended_at), "number"],
-  ["what happened", (row) => row.error && html`<span title=${row.error.hint}>${plain(row.error.message.slice(0, 200))}</span>`, "wide"],
+  ["what happened", (row) => row.activity ? html`waits for ${plain(waits(row.activity))}, ${seconds(row.activity.waits_s)}` : row.error && html`<span title=${row.error.hint}>${plain(row.error.message.slice(0, 200))}</span>`, "wide"],
 ];
 
 export function Rollouts({ query, set }) {

@@ -174,7 +174,7 @@ export function Rollout({ id, query }) {
     ${text.turns.map((turn, at) => html`<${Resumed} text=${text} turns=${at} /><${TurnCards} turn=${turn} at=${at} shown=${shown} longest=${longest} rollout=${text.rollout}
       isNewSegment=${at > 0 && turn.segment !== text.turns[at - 1].segment} />`)}
     <${Resumed} text=${text} turns=${text.turns.length} />
-    ${text.rollout.activity && html`<p class="soft">… ${plain(waits(text.rollout.activity))}, for ${seconds(text.rollout.activity.waits_s)}</p>`}
+    ${text.rollout.activity && html`<p class="soft">… ${text.rollout.state}, waits for ${plain(waits(text.rollout.activity))} since ${seconds(text.rollout.activity.waits_s)}</p>`}
     <details><summary>task data, tools, sampling, limits</summary>
       <${Text} text=${JSON.stringify({ image: text.image, data: text.data, tools: text.tools, sampling: text.sampling, limits: text.limits }, null, 2)} /></details>
   </article>`;

@@ -5,8 +5,8 @@ import { address, ago, Filters, Notice, number, percent, Table, Waiting } from "
 
 const EVERY_S = 10;
 const LIMIT = 500;
-const SORTS = ["worst", "best", "most_failed", "least_informative"];
-const FIELDS = [["sort", "sort", SORTS], ["agent", "agent"], ["task_id", "task"], ["run", "run"], ["than", "compare with run"]];
+const SORTS = ["best", "most_failed", "least_informative"];
+const FIELDS = [["sort", "sort", SORTS, "worst"], ["agent", "agent"], ["task_id", "task"], ["run", "run"], ["than", "compare with run"]];
 const WIDTH = 90;
 const HEIGHT = 18;
 

@@ -89,13 +89,13 @@ export function Table({ columns, rows, empty = "none" }) {
 
 // --- filters ------------------------------------------------------------------------------------
 
-// A form of selects and fields; `set` takes the changed query.
+// A form of selects and fields, each with its name, label, choices, and what none of them is called; `set` takes the changed query.
 export function Filters({ fields, query, set }) {
   const change = (name) => (event) => set({ ...query, [name]: event.target.value, before: undefined });
   return html`<form class="filters" onSubmit=${(event) => event.preventDefault()}>
-    ${fields.map(([name, label, choices]) => html`<label>${label}
+    ${fields.map(([name, label, choices, none = "any"]) => html`<label>${label}
       ${choices ? html`<select name=${name} value=${query[name] ?? ""} onChange=${change(name)}>
-        <option value="">any</option>
+        <option value="">${none}</option>
         ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replaceAll("_", " ")}</option>`)}
       </select>` : html`<input name=${name} value=${query[name] ?? ""} onChange=${change(name)} size="12" />`}
     </label>`)}

@@ -126,6 +126,10 @@ def _learnings(height_in: float, title: str, note: str, curves: Sequence[Curve])
 
 
 def _draw_learnings(axes: Axes, curves: Sequence[Curve]) -> None:
+    curves = [curve for curve in curves if curve[4]]  # all that is measured
+    if not curves:
+        axes.set_axis_off()
+        return
     for name, color, shift, runs, ends in curves:
         _learning(axes, runs, ends, color)
         after = fmean(end[1] for end in ends)
@@ -176,20 +180,17 @@ def _smollm(content: Content) -> Figure:
     made = _figure(7.2, "On two CPU cores a language model learns to use its shell", note)
     top, bottom = made.subplots(2, 1)
     top.set_title("Trainers, engines, and an unmodified program as the agent", loc="left")
-    single = [row for row in rows if row["part"] in RUNS]
-    _draw_learnings(
-        top,
-        [
-            (*RUNS[row["part"]], [series[row["part"]]], [(row["before"], row["after"])])
-            for row in single
-        ],
-    )
-    bottom.set_title("What the trainer gets: three seeds each", loc="left")
-    curves: list[Curve] = []
-    for loop, (name, color, shift) in LOOPS.items():
+    bottom.set_title("The trainer gets tokens or text: three seeds each", loc="left")
+    by_part: list[Curve] = []
+    for part, look in RUNS.items():
+        ends = [(row["before"], row["after"]) for row in rows if row["part"] == part]
+        by_part.append((*look, series.get(part, []), ends))
+    _draw_learnings(top, by_part)
+    by_loop: list[Curve] = []
+    for loop, look in LOOPS.items():
         ends = [(row["before"], row["after"]) for row in rows if row.get("loop") == loop]
-        curves.append((name, color, shift, series[f"by_{loop}"], ends))
-    _draw_learnings(bottom, curves)
+        by_loop.append((*look, series.get(loop, []), ends))
+    _draw_learnings(bottom, by_loop)
     return made
 
 

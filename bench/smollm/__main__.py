@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from bench import frame
 from bench.demo import summary
 from bench.smollm.text_loop import LOOPS, learned
@@ -76,7 +78,7 @@ def reference(quick: bool) -> frame.Found:
         "minutes_to_rise": one["minutes_to_rise"],
         "engine_tokens_per_s": one["sampled_tokens_per_s"],
     }
-    return frame.Found([one], headline, {"reference": success_of(made)})
+    return frame.Found([one], headline, {"reference": [success_of(made)]})
 
 
 def vllm(quick: bool) -> frame.Found | None:
@@ -94,7 +96,7 @@ def vllm(quick: bool) -> frame.Found | None:
         "vllm_logprob_diff_max": one["logprob_diff_max"],
         "vllm_tokens_per_s": one["sampled_tokens_per_s"],
     }
-    return frame.Found([one], headline, {"vllm": success_of(made)})
+    return frame.Found([one], headline, {"vllm": [success_of(made)]})
 
 
 def harness(quick: bool) -> frame.Found:
@@ -105,7 +107,7 @@ def harness(quick: bool) -> frame.Found:
         "success_after_harness": one["after"],
         "harness_logprob_diff_max": one["logprob_diff_max"],
     }
-    return frame.Found([one], headline, {"harness": success_of(made)})
+    return frame.Found([one], headline, {"harness": [success_of(made)]})
 
 
 def verl(quick: bool) -> frame.Found | None:
@@ -114,13 +116,12 @@ def verl(quick: bool) -> frame.Found | None:
     output = _output("verl", quick)
     file = output / "summary.json"
     if not file.exists():
-        output.mkdir(parents=True, exist_ok=True)
         command = [
             str(VERL_PYTHON),
             "-m",
             "bench.smollm.verl_run",
             str(output),
-            "1" if quick else "16",
+            str(1 if quick else CONFIGS["smollm2"].steps),
         ]
         path = f"{frame.ROOT}:{frame.ROOT / 'plugins/verl'}"
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
@@ -135,7 +136,7 @@ def verl(quick: bool) -> frame.Found | None:
         "step_s": round(fmean(made["step_s"]), 1),
     }
     headline = {"success_after_verl": after, "verl_probs_diff_max": one["probs_diff_max"]}
-    return frame.Found([one], headline, {"verl": made["success"]})
+    return frame.Found([one], headline, {"verl": [made["success"]]})
 
 
 def text(quick: bool) -> frame.Found:
@@ -165,8 +166,7 @@ def text(quick: bool) -> frame.Found:
         },
     }
     series = {
-        f"by_{name}": [one["success"] for (loop, _), one in runs.items() if loop == name]
-        for name in LOOPS
+        name: [one["success"] for (loop, _), one in runs.items() if loop == name] for name in LOOPS
     }
     return frame.Found(rows, headline, series)
 
@@ -178,12 +178,20 @@ def _demo(name: str, quick: bool, *options: str) -> dict[str, Any]:
 
 
 def _output(name: str, quick: bool) -> Path:
-    return OUTPUT / (f"quick-{name}" if quick else name)
+    """Returns the directory of a run. All share the models that they begin with."""
+    directory = OUTPUT / (f"quick-{name}" if quick else name)
+    (OUTPUT / "cache").mkdir(parents=True, exist_ok=True)
+    directory.mkdir(exist_ok=True)
+    if not (cache := directory / "cache").exists():
+        cache.symlink_to("../cache")
+    return directory
 
 
 def _use_all_cores() -> None:
     """Trainer and engine take turns."""
-    os.environ["OMP_NUM_THREADS"] = str(os.cpu_count())
+    cores = os.cpu_count() or 1
+    os.environ["OMP_NUM_THREADS"] = str(cores)
+    torch.set_num_threads(cores)
 
 
 if __name__ == "__main__":

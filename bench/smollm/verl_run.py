@@ -29,7 +29,7 @@ SETTINGS: dict[str, object] = learning.DEMO | {
 
 def main(output: Path, steps: int) -> None:
     output = output.absolute()
-    policy = warm_started(output.parent / "reference/cache", WARM_STARTS["smollm2"])
+    policy = warm_started(output / "cache", WARM_STARTS["smollm2"])
     few = {"trainer.test_freq": steps, "trainer.total_training_steps": steps}
     threads = os.cpu_count() or 1
     learned = learning.learn(policy.absolute(), output, SETTINGS | few, threads=threads)

@@ -20,7 +20,7 @@ CONFIGS: dict[Policy, TrainConfig] = {
 }
 WITH_HARNESS: dict[Policy, TrainConfig] = {
     "tiny": replace(CONFIGS["tiny"], groups_per_step=4, updates_per_step=4, learning_rate=5e-4),
-    "smollm2": replace(CONFIGS["smollm2"], updates_per_step=2),
+    "smollm2": CONFIGS["smollm2"],
 }
 """A harness takes seconds of CPU time to start, in each rollout: fewer of them, used more."""
 AGENTS: dict[Policy, str] = {"tiny": "A tiny agent", "smollm2": "SmolLM2-135M"}

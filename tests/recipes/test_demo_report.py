@@ -4,7 +4,7 @@ from pathlib import Path
 from recipes.demo.report import Headline, Step, write_curve, write_summary
 
 CURVE = [Step(step, step / 4, step / 4, 1e-5) for step in range(1, 5)]
-HEADLINE = Headline(0.2, 0.9, 1e-5, 20.0, 1.5, 90.0)
+HEADLINE = Headline(0.2, 0.9, 1e-5, 20.0, 1.5, 90.0, 800.0)
 
 
 def test_the_headline_of_the_summary_is_flat(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ Chunk = tuple[KVCache, list[int]]
 _FOREIGN_OPTIONS = ("sliding_window", "softcap", "s_aux")
 """Attention options of some models that are not supported: ignoring them gives wrong logits."""
 
-
 PARAMETERS_PER_THREAD = 50_000_000
+"""A model with fewer has one thread."""
 
 
 class PackedModel:
@@ -59,8 +59,8 @@ class PackedModel:
 
     def suitable_threads(self) -> int:
         """Returns a number of CPU threads: work on a small model is too short to be shared out."""
-        share = 1 + self.module.num_parameters() // PARAMETERS_PER_THREAD
-        return min(share, len(os.sched_getaffinity(0)))
+        parameters: int = self.module.num_parameters()
+        return min(1 + parameters // PARAMETERS_PER_THREAD, len(os.sched_getaffinity(0)))
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:

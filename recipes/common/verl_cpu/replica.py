@@ -72,7 +72,12 @@ class TinyRollout(BaseRollout):  # type: ignore[misc]
         """Sends the weights as a file, so that the server checks names and shapes as always."""
         if wire_format != "named_tensors":
             raise ValueError(f"on a CPU weights must come as named_tensors, not as {wire_format}")
-        tensors = {name: tensor async for name, tensor in ensure_async_iterator(weights)}
+        tensors: dict[str, torch.Tensor] = {}
+        places = set[int]()
+        async for name, tensor in ensure_async_iterator(weights):
+            if tensor.data_ptr() not in places:  # tied weights: the file format takes one of them
+                places.add(tensor.data_ptr())
+                tensors[name] = tensor
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "model.safetensors"
             await asyncio.to_thread(save_file, tensors, file)

@@ -1,17 +1,9 @@
-"""`prorl token`, `prorl open`, `prorl grafana` and `prorl alerts`: what other programs need."""
+"""`prorl open`, `prorl grafana` and `prorl alerts`: what other programs need."""
 
-import os
 import webbrowser
 
 from prorl_service.cli.service import DEFAULT_URL, Url
 from prorl_service.errors import ProRLError
-
-
-def token() -> None:
-    """Print the token of your services on this machine, for curl and for clients elsewhere."""
-    from prorl_service.net.credentials import TOKEN_VARIABLE, make_own_token
-
-    print(os.environ.get(TOKEN_VARIABLE) or make_own_token())
 
 
 def open_page(*, url: Url = DEFAULT_URL) -> None:

@@ -38,7 +38,7 @@ COMMANDS = {
     "replay": ("prorl_service.cli.replay:replay", "Look at saved rollouts, or score them again."),
     "grafana": ("prorl_service.cli.generated:grafana", "Print a dashboard for Grafana."),
     "alerts": ("prorl_service.cli.generated:alerts", "Print alert rules for Prometheus."),
-    "token": ("prorl_service.cli.generated:token", "Print the token of your services."),
+    "token": ("prorl_service.cli.token:token", "Print your token; make tokens for others."),
     "images": ("prorl_service.cli.images:images", "Pull, build, list and prune sandbox images."),
     "harnesses": ("prorl_service.cli.harnesses:harnesses", "Install other agents' programs."),
     "harbor": ("prorl_service.cli.harbor:harbor", "Check, run and prepare Harbor's tasks."),

@@ -5,6 +5,7 @@ who prints it makes it visible.
 """
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -78,6 +79,11 @@ def duration(seconds: float) -> str:
         if len(parts) == 2:
             break
     return " ".join(parts)
+
+
+def ago(at: float | None) -> str:
+    """Returns how long ago a Unix time was."""
+    return "" if at is None else f"{duration(time.time() - at)} ago"
 
 
 def megabytes(size: int) -> str:

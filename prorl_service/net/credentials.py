@@ -32,6 +32,13 @@ def state_directory() -> Path:
     return Path(state) / "prorl"
 
 
+def tokens_file() -> Path | None:
+    """Returns the file of named tokens of this user's services; None for a user without a home."""
+    with suppress(RuntimeError):
+        return state_directory() / "tokens.json"
+    return None
+
+
 def own_token() -> str | None:
     """Returns the token of this user's services; None until one has made it. Raises
     `ProRLError`."""

@@ -116,13 +116,19 @@ class Pipeline(RolloutExecutor):
         services: OperatorServices | None = None,
         *,
         max_unfinished: int = 50_000,
+        max_unfinished_per_client: int | None = None,
         shared: Path | None = None,
     ) -> None:
         """`journal` must be open for as long as this runs. `shared`: directory through which
         rollouts of fronts are handed over to another service when this one ends."""
         self._services = services or OperatorServices()
         validator = Validator(agents, backends, Local(sandboxes, self._services))
-        super().__init__(journal, validator, max_unfinished=max_unfinished)
+        super().__init__(
+            journal,
+            validator,
+            max_unfinished=max_unfinished,
+            max_unfinished_per_client=max_unfinished_per_client,
+        )
         self._max_attempts = config.max_attempts
         self._suspects = Suspects(self, max_attempts=config.max_attempts)
         self._grades_timeouts = config.on_timeout == "grade"

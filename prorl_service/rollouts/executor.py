@@ -36,7 +36,14 @@ log = logging.getLogger(__name__)
 
 
 class RolloutExecutor(ABC):
-    def __init__(self, journal: Journal, validator: Validator, *, max_unfinished: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        validator: Validator,
+        *,
+        max_unfinished: int,
+        max_unfinished_per_client: int | None = None,
+    ) -> None:
         """`journal` must be open for as long as this runs. `max_unfinished`: most rollouts accepted
         and not ended; more are refused until some end."""
         self.agents = validator.agents
@@ -58,6 +65,7 @@ class RolloutExecutor(ABC):
             self._queue,
             self.background,
             max_unfinished=max_unfinished,
+            max_unfinished_per_client=max_unfinished_per_client,
         )
 
     async def __aenter__(self) -> Self:

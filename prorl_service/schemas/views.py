@@ -88,6 +88,7 @@ class RowFilter(WireModel):
         None, description="Only rollouts of this run (default: all that the service knows)."
     )
     agent: list[str] = Field(default_factory=list, description="Only rollouts of this agent.")
+    client: str | None = Field(None, description="Only rollouts that this client submitted.")
     task_id: str | None = Field(
         None, description="Only rollouts of this task; `*` stands for any text: `q1*`."
     )
@@ -154,6 +155,7 @@ class RolloutRow(WireModel):
     agent: str
     index: int
     run: str
+    client: str | None = Field(None, description="Name of the submitter, or its training.")
     state: RolloutState
     attempt: int
     reward: float | None = None
@@ -200,6 +202,7 @@ class GroupRow(WireModel):
     run: str
     task_id: str
     agent: str
+    client: str | None = Field(None, description="Name of the submitter, or its training.")
     n: int
     states: list[RolloutState | None] = Field(
         description="By index; null for a rollout that had not ended when its run did."

@@ -19,9 +19,11 @@ from prorl_service import __version__
 from prorl_service.errors import Unauthorized
 from prorl_service.gateway import doors
 from prorl_service.net.bearer import RequireBearer
+from prorl_service.net.callers import Callers
 from prorl_service.net.credentials import TOKEN_VARIABLE
 from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.schemas import ErrorResponse
+from prorl_service.server import access
 from prorl_service.server.compat.routes import Jobs, prorl_router
 from prorl_service.server.errors import (
     LimitBody,
@@ -112,7 +114,8 @@ def interface() -> FastAPI:
 
 
 def create_app(service: Service, options: HttpOptions, token: str | None) -> FastAPI:
-    """Returns the application of `service`. `token` None: every request is accepted."""
+    """Returns the application of `service`. `token`: its owner's; None: every request is accepted.
+    Raises `ProRLError` for a file of named tokens that cannot be read."""
     app = interface()
     app.state.service = service
     app.state.jobs = Jobs()
@@ -124,7 +127,13 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
         unlimited=("PUT /v1/weights", f"POST {doors.PREFIX}/"),  # these have limits of their own
     )
     if token is not None:
-        app.add_middleware(RequireBearer, secret=token, is_open=is_open, refusal=UNAUTHORIZED)
+        app.add_middleware(
+            RequireBearer,
+            find=Callers(token, options.named_tokens()).find,
+            is_open=is_open,
+            refusal=UNAUTHORIZED,
+            check=access.check,
+        )
     app.add_middleware(
         RefuseForeignPages,
         allowed_hosts=options.allow_host,

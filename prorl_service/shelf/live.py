@@ -68,6 +68,7 @@ class LiveRows:
             run=self._run,
             task_id=submitted.task.task_id,
             agent=submitted.task.agent,
+            client=submitted.submitter,
             created_at=group.created_at,
         )
 
@@ -88,6 +89,7 @@ class LiveRows:
                 record.outcome,
                 record.outcome.figures,
                 run=self._run,
+                client=record.group.submitter,
                 has_content=True,
                 ended_at=record.ended_at,
                 policy_version=record.outcome.newest_policy_version,
@@ -100,8 +102,14 @@ class LiveRows:
         figures = progress.figures() if progress is not None else None
         if figures is None and self._executor.elsewhere(record) is None:
             figures = Figures()
-        activity = self._executor.activity(record)
-        return row_of(rollout, figures, run=self._run, has_content=True, activity=activity)
+        return row_of(
+            rollout,
+            figures,
+            run=self._run,
+            client=record.group.submitter,
+            has_content=True,
+            activity=self._executor.activity(record),
+        )
 
     async def _groups(
         self, wanted: RowFilter, after: Key | None, *, is_within: bool

@@ -28,7 +28,7 @@ _INDICES = frozenset(map(str, range(STRIDE)))
 
 
 _MEAN = f"(SELECT avg(r.reward) FROM rollouts r WHERE {INSIDE})"
-_OF_GROUP = ("group_id", "run", "task_id", "agent", "n", "created_at", "kept_for")
+_OF_GROUP = ("group_id", "run", "task_id", "agent", "client", "n", "created_at", "kept_for")
 
 
 @dataclass(slots=True)
@@ -139,7 +139,8 @@ def groups(
     if inside.conditions:
         where.add(f"EXISTS (SELECT 1 FROM rollouts r WHERE {INSIDE} AND {inside})", *inside.values)
     query = (
-        "SELECT g.number, g.group_id, g.run, g.task_id, g.agent, g.n, g.created_at, g.kept"
+        "SELECT g.number, g.group_id, g.run, g.task_id, g.agent, g.client, g.n,"
+        " g.created_at, g.kept"
         f" FROM groups g WHERE {where} ORDER BY g.created_at DESC, g.group_id DESC LIMIT ?"
     )
     return [
@@ -170,6 +171,8 @@ def of_groups(wanted: RowFilter) -> Where:
             where.add(f"g.{name} = ?", value)
     if wanted.agent:
         where.add_any("g.agent", wanted.agent)
+    if wanted.client is not None:
+        where.add("g.client = ?", wanted.client)
     return where
 
 

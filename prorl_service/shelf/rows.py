@@ -125,6 +125,7 @@ def meets(row: RolloutRow, wanted: RowFilter, *, reward: float | None) -> bool:
         and fits(row.task_id, wanted.task_id)
         and fits(row.group_id, wanted.group_id)
         and wanted.policy_version in (None, row.policy_version)
+        and wanted.client in (None, row.client)
         and _is_any(row.agent, wanted.agent)
         and _is_any(row.state, wanted.state)
         and _is_any(blame_of(row), wanted.blame)

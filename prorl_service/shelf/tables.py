@@ -26,6 +26,7 @@ CREATE TABLE groups (
     shelved_at REAL NOT NULL,
     kept TEXT,
     agent TEXT NOT NULL,
+    client TEXT,
     run TEXT NOT NULL,
     group_id TEXT NOT NULL,
     task_id TEXT NOT NULL,

@@ -41,6 +41,7 @@ from prorl_service.inference.reference_engine.protocol import (
     error_body,
 )
 from prorl_service.net.bearer import RequireBearer
+from prorl_service.net.callers import Callers as TokenCallers
 from prorl_service.net.fetching import FetchFailed
 from prorl_service.net.origins import RefuseForeignPages
 
@@ -288,7 +289,7 @@ def _guard(app: FastAPI, callers: Callers) -> None:
     if callers.key is not None:
         app.add_middleware(
             RequireBearer,
-            secret=callers.key,
+            find=TokenCallers(callers.key).find,
             is_open=lambda path: path == "/health",
             refusal=_error(401, "Unauthorized", "This engine requires its key as a bearer token."),
         )

@@ -12,7 +12,7 @@ const BLAMES = ["task", "agent", "sandbox", "backend", "evaluator", "service"];
 const OUTCOME_NAMES = ["open", "informative", "all_zero", "all_one", "all_equal", "unscored"];
 const REASONS = ["finished", "max_turns", "length", "timeout", "error"];
 
-const COMMON = [["agent", "agent"], ["task_id", "task"], ["policy_version", "policy version"], ["run", "run"]];
+const COMMON = [["client", "by"], ["agent", "agent"], ["task_id", "task"], ["policy_version", "policy version"], ["run", "run"]];
 const GROUP_FIELDS = [["outcome", "rewards", OUTCOME_NAMES], ["state", "has a rollout", STATES], ["blame", "blame", BLAMES], ...COMMON];
 const SORTS = ["oldest", "longest", "shortest", "best", "worst", "most_turns", "fewest_turns", "most_tokens", "fewest_tokens"];
 const ROLLOUT_FIELDS = [["sort", "sort", SORTS, "newest"], ["state", "state", STATES], ["blame", "blame", BLAMES], ["finish_reason", "finish", REASONS], ["group_id", "group"], ...COMMON];

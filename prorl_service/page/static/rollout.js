@@ -117,6 +117,7 @@ function Header({ text }) {
     <h1>${rollout.rollout_id} <${State} state=${rollout.state} blame=${rollout.state === "failed" ? rollout.error?.blame : null} /></h1>
     <div class="facts">
       <${Fact} name="task">${rollout.task_id}<//><${Fact} name="agent">${rollout.agent}<//>
+      ${rollout.client && html`<${Fact} name="by">${plain(rollout.client)}<//>`}
       <${Fact} name="reward"><${Reward} reward=${rollout.reward} /><//>
       <${Fact} name="turns">${rollout.turns ?? "–"}<//><${Fact} name="sampled">${count(rollout.sampled_tokens)}<//>
       <${Fact} name="version">${rollout.policy_version ?? "–"}<//><${Fact} name="attempt">${rollout.attempt}<//>

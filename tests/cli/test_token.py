@@ -18,7 +18,9 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    main(arguments)
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 0
     return capsys.readouterr().out.strip()
 
 
@@ -39,9 +41,9 @@ def test_tokens_are_added_listed_and_removed(
     assert "alice" in listed
     assert "submit" in listed
     assert alice not in listed
-    main(["token", "remove", "alice"])
+    printed(capsys, "token", "remove", "alice")
     assert callers.find(alice) is None
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         main(["token", "remove", "alice"])
     assert "there is no token of alice" in capsys.readouterr().err
 

@@ -111,7 +111,7 @@ class TokenFile:
             draft.replace(self._path)
 
 
-class Callers:
+class TokenCallers:
     """Finds the caller of a token."""
 
     def __init__(self, owners: str, file: Path | None = None) -> None:

@@ -19,7 +19,7 @@ from prorl_service import __version__
 from prorl_service.errors import Unauthorized
 from prorl_service.gateway import doors
 from prorl_service.net.bearer import RequireBearer
-from prorl_service.net.callers import Callers
+from prorl_service.net.callers import TokenCallers
 from prorl_service.net.credentials import TOKEN_VARIABLE
 from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.schemas import ErrorResponse
@@ -129,7 +129,7 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
     if token is not None:
         app.add_middleware(
             RequireBearer,
-            find=Callers(token, options.named_tokens()).find,
+            find=TokenCallers(token, options.named_tokens()).find,
             is_open=is_open,
             refusal=UNAUTHORIZED,
             check=access.check,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.cli.main import main
-from prorl_service.net.callers import Callers, Role
+from prorl_service.net.callers import TokenCallers, Role
 from prorl_service.net.credentials import TOKEN_VARIABLE, make_own_token
 
 
@@ -31,7 +31,7 @@ def test_tokens_are_added_listed_and_removed(
     assert own == make_own_token()
     alice = printed(capsys, "token", "add", "alice", "--role", "read")
     bob = printed(capsys, "token", "add", "bob")
-    callers = Callers(own, own_directory / "prorl/tokens.json")
+    callers = TokenCallers(own, own_directory / "prorl/tokens.json")
     found = [callers.find(one) for one in (alice, bob)]
     assert [(one.name, one.role) for one in found if one is not None] == [
         ("alice", Role.READ),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
-from prorl_service.net.callers import Caller, Callers, Role, TokenFile
+from prorl_service.net.callers import Caller, TokenCallers, Role, TokenFile
 from prorl_service.net.credentials import tokens_file
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import BackendSpec, RolloutState
@@ -166,4 +166,4 @@ def test_the_file_has_no_token_and_is_its_owners(tokens: TokenFile) -> None:
 
 @given(st.text())
 def test_no_other_text_is_a_token(text: str) -> None:
-    assert Callers(OWN).find(text) is None or text == OWN
+    assert TokenCallers(OWN).find(text) is None or text == OWN

@@ -41,7 +41,7 @@ from prorl_service.inference.reference_engine.protocol import (
     error_body,
 )
 from prorl_service.net.bearer import RequireBearer
-from prorl_service.net.callers import Callers as TokenCallers
+from prorl_service.net.callers import TokenCallers
 from prorl_service.net.fetching import FetchFailed
 from prorl_service.net.origins import RefuseForeignPages
 

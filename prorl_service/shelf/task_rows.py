@@ -23,7 +23,7 @@ SHOWN_VERSIONS = 24
 
 
 @dataclass(slots=True)
-class _Task:
+class _TaskSums:
     """Sums of one task."""
 
     rollouts: int = 0
@@ -68,7 +68,7 @@ def tasks(db: sqlite3.Connection, run: str, query: TaskQuery) -> tuple[list[Task
     """Returns the first rows in the query's order, and how many there are."""
     agents = [] if query.agent is None else [query.agent]
     where = queries.of_groups(RowFilter(run=run, agent=agents, task_id=query.task_id))
-    found: dict[tuple[str, str], _Task] = {}
+    found: dict[tuple[str, str], _TaskSums] = {}
     for task_id, agent, *sums in db.execute(
         "SELECT g.task_id, g.agent, r.policy_version, sum(r.reward), count(*),"
         f" sum(r.state = '{RolloutState.FAILED}'), count(r.reward), total(r.reward >= 1),"
@@ -76,7 +76,7 @@ def tasks(db: sqlite3.Connection, run: str, query: TaskQuery) -> tuple[list[Task
         " GROUP BY g.task_id, g.agent, r.policy_version",
         where.values,
     ):
-        found.setdefault((task_id, agent), _Task()).add(*sums)
+        found.setdefault((task_id, agent), _TaskSums()).add(*sums)
     for task_id, agent, groups, scored, informative in db.execute(
         "SELECT g.task_id, g.agent, count(*),"
         f" sum(g.outcome NOT IN ('{GroupOutcome.OPEN}', '{GroupOutcome.UNSCORED}')),"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.cli.main import main
-from prorl_service.net.callers import TokenCallers, Role
+from prorl_service.net.callers import Role, TokenCallers
 from prorl_service.net.credentials import TOKEN_VARIABLE, make_own_token
 
 

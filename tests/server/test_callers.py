@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
-from prorl_service.net.callers import Caller, TokenCallers, Role, TokenFile
+from prorl_service.net.callers import Caller, Role, TokenCallers, TokenFile
 from prorl_service.net.credentials import tokens_file
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import BackendSpec, RolloutState

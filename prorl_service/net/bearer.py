@@ -1,14 +1,22 @@
 """A token that every request must bring, checked before the request's body is read."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from prorl_service.net.callers import Caller
+from prorl_service.net.callers import Caller, TokenCallers
 
-Check = Callable[[Caller, str, str], ASGIApp | None]
-"""Function of caller, method and path that returns a refusal, or None."""
+
+class Access(Protocol):
+    """What of a server is open, and to whom."""
+
+    def is_open(self, path: str) -> bool:
+        """Returns whether the path needs no token."""
+
+    def refusal(self, caller: Caller | None, method: str, path: str) -> ASGIApp | None:
+        """Returns an answer for a request that the caller may not make, or that has no known
+        token; None if it may."""
 
 
 class RequireBearer:
@@ -19,28 +27,22 @@ class RequireBearer:
         self,
         app: ASGIApp,
         *,
-        find: Callable[[str], Caller | None],
-        is_open: Callable[[str], bool],
-        refusal: ASGIApp,
-        check: Check = lambda *_: None,
+        callers: TokenCallers,
+        access: Access,
     ) -> None:
-        """`find` returns the caller of a token. `is_open` returns whether a path needs none."""
         self._app = app
-        self._find = find
-        self._is_open = is_open
-        self._refusal = refusal
-        self._check = check
+        self._callers = callers
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._chosen(scope)(scope, receive, send)
 
     def _chosen(self, scope: Scope) -> ASGIApp:
-        if scope["type"] == "lifespan" or self._is_open(scope["path"]):
+        if scope["type"] == "lifespan" or self._access.is_open(scope["path"]):
             return self._app
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        caller = self._find(given) if scheme.lower() == "bearer" else None
-        if caller is None:
-            return self._refusal
-        scope.setdefault("state", {})["caller"] = caller
-        refused = self._check(caller, scope.get("method", ""), scope["path"])
-        return self._app if refused is None else refused
+        caller = self._callers.find(given) if scheme.lower() == "bearer" else None
+        if caller is not None:
+            scope.setdefault("state", {})["caller"] = caller
+        refusal = self._access.refusal(caller, scope.get("method", ""), scope["path"])
+        return self._app if refusal is None else refusal

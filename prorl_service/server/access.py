@@ -12,14 +12,26 @@ import orjson
 from fastapi import Depends, Request
 from starlette.types import ASGIApp
 
-from prorl_service.errors import ProRLError
+from prorl_service.errors import ProRLError, Unauthorized
 from prorl_service.net.callers import OWNER, Caller, Role
+from prorl_service.net.credentials import TOKEN_VARIABLE
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.schemas import Group
 from prorl_service.server.errors import error_response
 
 log = logging.getLogger(__name__)
 
+OPEN_PATHS = frozenset({"/", "/health", "/docs", "/redoc", "/openapi.json"})
+OPEN_FOLDERS = ("/page/", "/static-offline-docs/", "/r/")
+"""Beginnings of paths that need no token; gateways of rollouts (`/r/`) have keys of their own."""
+
+UNAUTHORIZED = error_response(
+    Unauthorized(
+        "this service requires its own bearer token, and the request has none or another's",
+        hint=f"pass `token` to the client, or set {TOKEN_VARIABLE}; where the service runs, "
+        "`prorl token` prints the token of your own services",
+    )
+)
 LOOKS = ("GET", "HEAD", "OPTIONS")
 ASKS = frozenset({"/v1/tasks/check", "/v1/rollouts/stream"})
 """Paths that change nothing, whatever their method."""
@@ -40,19 +52,29 @@ class NotAllowed(ProRLError):
     status = 403
 
 
-def check(caller: Caller, method: str, path: str) -> ASGIApp | None:
-    """Returns a refusal for what the caller's role does not allow; records what changes things."""
-    if not _may(caller.role, method, path):
-        return error_response(
-            NotAllowed(
-                f"{caller} has a token of the role {caller.role.value}, which does not suffice "
-                f"for {method} {path}",
-                hint="ask the service's owner for another: `prorl token add NAME --role ...`",
+class ServiceAccess:
+    """What of the service is open, and to whom; records what changes things."""
+
+    def is_open(self, path: str) -> bool:
+        """Returns whether the path needs no token, as it reveals nothing: whether the process
+        lives, the page that describes the interface, and the page for people, without its data.
+        Metrics need it: they name engines, tools and failures, and Prometheus can send a token."""
+        return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
+
+    def refusal(self, caller: Caller | None, method: str, path: str) -> ASGIApp | None:
+        if caller is None:
+            return UNAUTHORIZED
+        if not _may(caller.role, method, path):
+            return error_response(
+                NotAllowed(
+                    f"{caller} has a token of the role {caller.role.value}, which does not suffice "
+                    f"for {method} {path}",
+                    hint="ask the service's owner for another: `prorl token add NAME --role ...`",
+                )
             )
-        )
-    if method not in LOOKS and path.startswith(RECORDED):
-        log.info("%s: %s %s", caller, method, path)
-    return None
+        if method not in LOOKS and path.startswith(RECORDED):
+            log.info("%s: %s %s", caller, method, path)
+        return None
 
 
 def _may(role: Role, method: str, path: str) -> bool:

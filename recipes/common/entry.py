@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import hydra
 import yaml
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
@@ -24,7 +25,6 @@ from recipes.common.training import plan
 CONFIGS = Path(__file__).parents[2] / "configs"
 HELP = ("--help", "-h")
 DRY_RUN = "--dry-run"
-MULTIRUN = ("--multirun", "-m")
 NO_SUCH_KEY = re.compile(r"Could not override '([^']+)'")
 NOT_CHOSEN = re.compile(r"You must specify '([^']+)'")
 S = TypeVar("S", bound=Run)
@@ -48,10 +48,11 @@ def command(
                 if set(HELP) & set(arguments):
                     print(help_text(config_name, examples))
                     return
-                overrides = [one for one in arguments if re.match(r"[~+\w]", one)]
-                if not set(MULTIRUN) & set(arguments):
-                    config = composition(config_name, overrides)
-                    if DRY_RUN in arguments:
+                given = [one for one in arguments if one != DRY_RUN]
+                of_hydra = get_args_parser().parse_args(given)
+                if not of_hydra.multirun and of_hydra.config_dir is None:
+                    config = composition(config_name, of_hydra.overrides)
+                    if given != arguments:
                         print(plan.text(settings_of(kind, config)))
                         return
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(

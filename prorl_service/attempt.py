@@ -356,9 +356,8 @@ class Attempt:
 
     @contextmanager
     def calling(self, tool: str) -> Iterator[None]:
-        """Marks the call of a tool, for those who watch."""
-        self.open_tool = tool
-        self.changed()
+        """Marks the call of a tool, for those who ask; nobody is told before its result."""
+        self.open_tool, self.changed_at = tool, time.monotonic()
         try:
             yield
         finally:

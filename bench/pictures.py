@@ -126,10 +126,6 @@ def _learnings(height_in: float, title: str, note: str, curves: Sequence[Curve])
 
 
 def _draw_learnings(axes: Axes, curves: Sequence[Curve]) -> None:
-    curves = [curve for curve in curves if curve[4]]  # all that is measured
-    if not curves:
-        axes.set_axis_off()
-        return
     for name, color, shift, runs, ends in curves:
         _learning(axes, runs, ends, color)
         after = fmean(end[1] for end in ends)
@@ -177,20 +173,22 @@ def _smollm(content: Content) -> Figure:
         "SmolLM2-135M in fp32. Lines: success in training, mean of five steps, range of seeds.\n"
         "Dots: held-out tasks, before and after. Higher is better."
     )
-    made = _figure(7.2, "On two CPU cores a language model learns to use its shell", note)
-    top, bottom = made.subplots(2, 1)
+    loops = [row for row in rows if row["part"] == "text"]
+    made = _figure(7.2 if loops else 4.1, "On two CPU cores a language model learns", note)
+    top, *below = made.subplots(1 + bool(loops), 1, squeeze=False)[:, 0]
     top.set_title("Trainers, engines, and an unmodified program as the agent", loc="left")
-    bottom.set_title("The trainer gets tokens or text: three seeds each", loc="left")
     by_part: list[Curve] = []
     for part, look in RUNS.items():
         ends = [(row["before"], row["after"]) for row in rows if row["part"] == part]
         by_part.append((*look, series.get(part, []), ends))
-    _draw_learnings(top, by_part)
-    by_loop: list[Curve] = []
-    for loop, look in LOOPS.items():
-        ends = [(row["before"], row["after"]) for row in rows if row.get("loop") == loop]
-        by_loop.append((*look, series.get(loop, []), ends))
-    _draw_learnings(bottom, by_loop)
+    _draw_learnings(top, [curve for curve in by_part if curve[4]])
+    for axes in below:
+        axes.set_title("The trainer gets tokens or text: three seeds each", loc="left")
+        by_loop: list[Curve] = []
+        for loop, look in LOOPS.items():
+            ends = [(row["before"], row["after"]) for row in loops if row["loop"] == loop]
+            by_loop.append((*look, series[loop], ends))
+        _draw_learnings(axes, by_loop)
     return made
 
 

@@ -9,8 +9,8 @@ import copy
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -32,6 +32,7 @@ from prorl_service.schemas import (
     Turn,
     logprobs_mode_of,
 )
+from prorl_service.schemas.views import Activity, WaitsFor
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
@@ -132,6 +133,10 @@ class Attempt:
     """Number of model calls in flight, and of those that failed."""
     begun_calls: int = 0
     """Number of model calls so far, of which each has a seed of its own."""
+    open_tool: str = ""
+    """Name of the tool that is called now."""
+    changed_at: float = 0.0
+    """Monotonic time of the last change."""
     opened: list[Sandbox] = field(default_factory=list)
     """Sandboxes in the order in which they were opened."""
     has_network: bool = False
@@ -180,8 +185,29 @@ class Attempt:
 
     def changed(self) -> None:
         """Tells those who watch."""
+        self.changed_at = time.monotonic()
         if self.on_change is not None:
             self.on_change(self)
+
+    def activity(self, budget_s: float) -> Activity:
+        """Returns what it does now. `budget_s`: budget of its stage."""
+        if self.clock.is_waiting:
+            waits_for = WaitsFor.ENGINE
+        elif self.calls_model:
+            waits_for = WaitsFor.MODEL
+        else:
+            waits_for = WaitsFor.TOOL if self.open_tool else WaitsFor.AGENT
+        now = time.monotonic()
+        return Activity(
+            stage=self.stage,
+            is_queued=False,
+            took_s=now - self.stage_began_at,
+            worked_s=self.clock.worked_s - self.stage_began_s,
+            budget_s=budget_s,
+            waits_for=waits_for,
+            waits_s=now - self.changed_at,
+            tool=self.open_tool,
+        )
 
     @property
     def turns_left_s(self) -> float:
@@ -327,6 +353,15 @@ class Attempt:
     def note_problem(self, turn: Turn, problem: str) -> None:
         """Notes how a reply breaks the format of calls."""
         turn.format_error = problem
+
+    @contextmanager
+    def calling(self, tool: str) -> Iterator[None]:
+        """Marks the call of a tool, for those who ask; nobody is told before its result."""
+        self.open_tool, self.changed_at = tool, time.monotonic()
+        try:
+            yield
+        finally:
+            self.open_tool = ""
 
     def note_call(self, turn: Turn, record: ToolCallRecord) -> None:
         """Adds a call of the turn that was made, and its result."""

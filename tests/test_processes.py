@@ -211,10 +211,8 @@ def test_a_backend_that_is_no_engine_is_reported_in_one_line_with_a_hint(
 
 def test_a_start_is_logged(service: local.LocalProcess, tiny_model: Path) -> None:
     log = service.log.read_text()
-    assert (
-        f"INFO prorl_service.server.run: prorl {__version__} at {service.url}: open it in a browser"
-        in log
-    )
+    address = f"prorl {__version__} at {service.url}"
+    assert f"INFO prorl_service.server.run: {address}: `prorl open` shows it in a browser" in log
     agents = "code, harbor, harness, math, nemo_gym, openenv, reasoning_gym, stem, swe"
     assert f"model {tiny_model.name}; agents: {agents}" in log
     assert ", journal in memory" in log

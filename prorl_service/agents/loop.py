@@ -126,7 +126,8 @@ async def _answers(
     )
     answers = []
     for call in reply.calls:
-        record = await tools.call(call)
+        with rollout.attempt.calling(call.name):
+            record = await tools.call(call)
         rollout.attempt.note_call(turn, record)
         answers.append(
             Message(role="tool", content=record.output, name=call.name, tool_call_id=call.id)

@@ -10,13 +10,14 @@ from prorl_service.cli.wording import (
     MEANINGS,
     STYLES,
     call_text,
+    doing,
     json_text,
     listed,
     number,
     plural,
     stage_times,
 )
-from prorl_service.schemas import Message, RolloutState
+from prorl_service.schemas import TERMINAL_STATES, Message, RolloutState
 from prorl_service.schemas.views import RolloutRow, RolloutText, Sibling, TextCall, TextTurn
 from prorl_service.utils.visible import visible_line
 
@@ -26,7 +27,7 @@ def show_rollout(screen: Screen, text: RolloutText) -> None:
     for number_, turn in enumerate(text.turns):
         _show_resumptions(screen, text, number_)
         screen.line(f"turn {number_ + 1}", "bold")
-        _show_turn(screen, turn)
+        _show_turn(screen, turn, text.rollout)
     _show_resumptions(screen, text, len(text.turns))
     show_verdict(screen, text.rollout, text.report)
 
@@ -42,6 +43,8 @@ def _show_head(screen: Screen, text: RolloutText) -> None:
     screen.note(", ".join(_facts(row, text.group_size)))
     if len(text.siblings) > 1:
         screen.note(f"siblings: {listed(_sibling(one) for one in text.siblings)}")
+    if row.activity is not None:
+        screen.note(doing(row.activity))
     if text.notice:
         screen.note(visible_line(text.notice, limit=1000))
     for message in text.prompt:
@@ -96,7 +99,7 @@ def _show_resumptions(screen: Screen, text: RolloutText, turns: int) -> None:
             screen.note(f"resumed at another start of the service, {one.away_s:.0f} s later")
 
 
-def _show_turn(screen: Screen, turn: TextTurn) -> None:
+def _show_turn(screen: Screen, turn: TextTurn, row: RolloutRow) -> None:
     if turn.given:
         screen.block("given", turn.given, "dim", fold=True)
     if turn.format_error is not None:
@@ -108,7 +111,7 @@ def _show_turn(screen: Screen, turn: TextTurn) -> None:
             screen.block("says", turn.text)
     screen.note(_cost(turn))
     for call in turn.tool_calls:
-        _show_call(screen, call)
+        _show_call(screen, call, has_ended=row.state in TERMINAL_STATES)
     if turn.format_error is not None:
         screen.block("format", turn.format_error, "red", fold=True)
 
@@ -127,10 +130,10 @@ def _cost(turn: TextTurn) -> str:
     return "; ".join(parts)
 
 
-def _show_call(screen: Screen, call: TextCall) -> None:
+def _show_call(screen: Screen, call: TextCall, *, has_ended: bool) -> None:
     screen.block("calls", call_text(call.name, call.arguments), "cyan", fold=True)
     if call.output is None:
-        screen.note("not made: the rollout had ended")
+        screen.note("not made: the rollout had ended" if has_ended else "not finished yet")
         return
     screen.block("output", call.output, "red" if call.is_error else "", fold=True)
     screen.note(f"{call.duration_s:.2f} s{', an error' * call.is_error}")

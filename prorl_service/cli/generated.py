@@ -1,15 +1,22 @@
-"""`prorl token`, `prorl grafana` and `prorl alerts`: what other programs need, printed."""
+"""`prorl open`, `prorl grafana` and `prorl alerts`: what other programs need."""
 
-import os
+import webbrowser
 
+from prorl_service.cli.service import DEFAULT_URL, Url
 from prorl_service.errors import ProRLError
 
 
-def token() -> None:
-    """Print the token of your services on this machine, for curl and for clients elsewhere."""
-    from prorl_service.net.credentials import TOKEN_VARIABLE, make_own_token
+def open_page(*, url: Url = DEFAULT_URL) -> None:
+    """Open a service's page in a browser, signed in; print its link.
 
-    print(os.environ.get(TOKEN_VARIABLE) or make_own_token())
+    The link has the token in its fragment: who sees it may use the service.
+    """
+    from prorl_service.net.credentials import authorization, page_link
+
+    token = authorization(url).get("Authorization", "").removeprefix("Bearer ")
+    link = page_link(url, token or None)
+    print(link)
+    webbrowser.open(link)
 
 
 def grafana() -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
-from prorl_service.cli.wording import STYLES, counts, duration, number, plural
+from prorl_service.cli.wording import STYLES, ago, counts, number, plural, waits_for
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import RolloutState, WireModel
 from prorl_service.schemas.views import (
@@ -131,8 +131,8 @@ def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
             number(row.reward),
             _count(row.turns),
             _count(row.policy_version),
-            _ago(row.ended_at),
-            _problem(row),
+            ago(row.ended_at),
+            _problem(row) if row.activity is None else waits_for(row.activity),
         )
     return table
 
@@ -148,7 +148,7 @@ def _group_table(rows: Sequence[GroupRow]) -> Table:
             row.outcome.value.replace("_", " "),
             counts({blame.value: n for blame, n in row.blames.items()}).replace("none", ""),
             ", ".join(map(str, row.policy_versions)),
-            _ago(row.ended_at),
+            ago(row.ended_at),
         )
     return table
 
@@ -181,10 +181,6 @@ def _reward(row: GroupRow, index: int) -> str:
 
 def _count(value: int | None) -> str:
     return "" if value is None else str(value)
-
-
-def _ago(at: float | None) -> str:
-    return "" if at is None else f"{duration(time.time() - at)} ago"
 
 
 # --- events -------------------------------------------------------------------------------------

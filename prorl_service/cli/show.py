@@ -104,7 +104,7 @@ def _text(client: RolloutClient, rollout_id: str, run: str) -> RolloutText | Non
     try:
         return client.text(rollout_id, run=run)
     except ServiceCallError as error:
-        if error.status == 404:
+        if error.http_status == 404:
             return None
         raise
 

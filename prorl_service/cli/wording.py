@@ -5,10 +5,12 @@ who prints it makes it visible.
 """
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prorl_service.schemas import FinishReason, Stage, Timings
+from prorl_service.schemas.views import Activity, WaitsFor
 from prorl_service.utils.visible import visible_line
 
 STYLES = {"done": "green", "failed": "bold red", "cancelled": "yellow"}
@@ -79,10 +81,38 @@ def duration(seconds: float) -> str:
     return " ".join(parts)
 
 
+def ago(at: float | None) -> str:
+    """Returns how long ago a Unix time was."""
+    return "" if at is None else f"{duration(time.time() - at)} ago"
+
+
 def megabytes(size: int) -> str:
     return f"{size / 2**20:.1f}" if size < 10 * 2**20 else f"{size / 2**20:.0f}"
 
 
+def waits_for(activity: Activity) -> str:
+    """Returns what a rollout waits for, and since when."""
+    words = WAITS.get(activity.waits_for, "") or f"tool {visible_line(activity.tool, limit=60)}"
+    return f"{words}, {duration(activity.waits_s)}"
+
+
+def doing(activity: Activity) -> str:
+    """Returns what an unfinished rollout does, for how long, and what it waits for."""
+    stage = activity.stage.value.upper()
+    where = f"queued for {stage}" if activity.is_queued else stage
+    used = ""
+    if activity.budget_s is not None:
+        used = f" ({duration(activity.worked_s)} of {duration(activity.budget_s)} allowed)"
+    took = duration(activity.took_s)
+    return f"{where} for {took}{used}; waits for {waits_for(activity)}"
+
+
+WAITS: Mapping[WaitsFor, str] = {
+    WaitsFor.WORKER: "a free worker",
+    WaitsFor.ENGINE: "an engine (slot, cache or new weights)",
+    WaitsFor.MODEL: "the model's reply",
+    WaitsFor.AGENT: "the agent's code",
+}
 MEANINGS: Mapping[FinishReason, str] = {
     FinishReason.MAX_TURNS: "it used up its turns before it finished",
     FinishReason.LENGTH: "it used up its tokens before it finished",

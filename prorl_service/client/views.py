@@ -17,6 +17,8 @@ from prorl_service.schemas.views import (
     RolloutText,
     RowFilter,
     RowQuery,
+    TaskQuery,
+    TaskRows,
     TokenSlice,
     Training,
 )
@@ -85,6 +87,11 @@ class ViewCalls(ServiceCalls):
     async def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
         """Returns statistics of `run`, or of the service's own run, by policy version."""
         return await self._get("/v1/training", Training, _given(run=run, agent=agent))
+
+    async def tasks(self, query: TaskQuery | None = None) -> TaskRows:
+        """Returns a run by task: success, informative groups, failures."""
+        params = {} if query is None else query.model_dump(mode="json", exclude_defaults=True)
+        return await self._get("/v1/tasks", TaskRows, params)
 
     async def agents(self) -> list[AgentInfo]:
         return (await self._get("/v1/agents", Agents)).agents

@@ -62,7 +62,7 @@ def _whole(client: RolloutClient, row: RolloutRow) -> Rollout | None:
     try:
         return client.get(row.rollout_id)
     except ServiceCallError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
+        if error.http_status == HTTPStatus.NOT_FOUND:
             return None
         raise
 

@@ -40,8 +40,14 @@ class RemoteExecutor(RolloutExecutor):
         services: Services,
         *,
         max_unfinished: int,
+        max_unfinished_per_client: int | None = None,
     ) -> None:
-        super().__init__(journal, validator, max_unfinished=max_unfinished)
+        super().__init__(
+            journal,
+            validator,
+            max_unfinished=max_unfinished,
+            max_unfinished_per_client=max_unfinished_per_client,
+        )
         self._services = services
         self._waiting = FairQueue()
         self._forwarded: dict[str, ForwardedGroup] = {}

@@ -137,6 +137,10 @@ class BackendPool:
             await self._dispatch.changes.wait()
             self.weights.raise_refusal_after(known)
 
+    @property
+    def is_serving(self) -> bool:
+        return bool(self._dispatch.healthy())
+
     async def until_serving(self) -> None:
         """Waits until an engine can take a call. Raises `WeightsRejected` if the weights that it
         waits for turn out to be unfit."""

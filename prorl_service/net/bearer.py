@@ -1,38 +1,48 @@
-"""A secret that every request must bring, checked before the request's body is read."""
+"""A token that every request must bring, checked before the request's body is read."""
 
-import hashlib
-import hmac
-from collections.abc import Callable
+from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from prorl_service.net.callers import Caller, TokenCallers
+
+
+class Access(Protocol):
+    """What of a server is open, and to whom."""
+
+    def is_open(self, path: str) -> bool:
+        """Returns whether the path needs no token."""
+
+    def refusal(self, caller: Caller | None, method: str, path: str) -> ASGIApp | None:
+        """Returns an answer for a request that the caller may not make, or that has no known
+        token; None if it may."""
+
 
 class RequireBearer:
-    """ASGI middleware that refuses requests without the secret."""
+    """ASGI middleware that refuses requests without a known token, and those that their caller may
+    not make. `scope["state"]["caller"]` says who calls."""
 
     def __init__(
-        self, app: ASGIApp, *, secret: str, is_open: Callable[[str], bool], refusal: ASGIApp
+        self,
+        app: ASGIApp,
+        *,
+        callers: TokenCallers,
+        access: Access,
     ) -> None:
-        """`is_open` returns whether a path needs no secret."""
         self._app = app
-        self._digest = _digest(secret)
-        self._is_open = is_open
-        self._refusal = refusal
+        self._callers = callers
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        may = (
-            scope["type"] == "lifespan"
-            or self._is_open(scope["path"])
-            or self._holds_secret(Headers(scope=scope))
-        )
-        await (self._app if may else self._refusal)(scope, receive, send)
+        await self._chosen(scope)(scope, receive, send)
 
-    def _holds_secret(self, headers: Headers) -> bool:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Digests, because compare_digest leaks the length of its arguments by its time.
-        return scheme.lower() == "bearer" and hmac.compare_digest(_digest(given), self._digest)
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
+    def _chosen(self, scope: Scope) -> ASGIApp:
+        if scope["type"] == "lifespan" or self._access.is_open(scope["path"]):
+            return self._app
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        caller = self._callers.find(given) if scheme.lower() == "bearer" else None
+        if caller is not None:
+            scope.setdefault("state", {})["caller"] = caller
+        refusal = self._access.refusal(caller, scope.get("method", ""), scope["path"])
+        return self._app if refusal is None else refusal

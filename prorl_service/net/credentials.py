@@ -12,7 +12,7 @@ import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from prorl_service.errors import ProRLError
 from prorl_service.net.socket_owners import users_listening
@@ -30,6 +30,13 @@ def state_directory() -> Path:
     user without a home."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
     return Path(state) / "prorl"
+
+
+def tokens_file() -> Path | None:
+    """Returns the file of named tokens of this user's services; None for a user without a home."""
+    with suppress(RuntimeError):
+        return state_directory() / "tokens.json"
+    return None
 
 
 def own_token() -> str | None:
@@ -104,6 +111,12 @@ def authorization(url: str, token: str | None = None) -> dict[str, str]:
     if token is None and is_loopback(urlsplit(url).hostname or "") and not _is_anothers(url):
         token = own_token()
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def page_link(url: str, token: str | None) -> str:
+    """Returns the address of a service's page with the token in its fragment, which no browser
+    sends anywhere."""
+    return f"{url.rstrip('/')}/" + (f"#token={quote(token, safe='')}" if token else "")
 
 
 def _is_anothers(url: str) -> bool:

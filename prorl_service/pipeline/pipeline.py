@@ -38,6 +38,7 @@ from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Local, Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Blame, ErrorInfo, FinishReason, Rollout, RolloutState, Stage, Task
+from prorl_service.schemas.views import Activity, WaitsFor
 from prorl_service.utils.budget import WorkClock
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,14 @@ RETRY_S = 1.0
 """Seconds before the first retry of a rollout; doubled with each retry."""
 ALONE = "alone"
 """Key of the journal for the suspect that was tested alone last."""
+NEXT_STAGE = {
+    RolloutState.QUEUED: Stage.INIT,
+    RolloutState.INIT: Stage.INIT,
+    RolloutState.READY: Stage.RUN,
+    RolloutState.RUNNING: Stage.EVAL,
+    RolloutState.EVALUATING: Stage.EVAL,
+}
+"""Stage that a waiting rollout enters next, by its state."""
 EXPECTED_SANDBOXES = 256
 """Most sandboxes announced to their provider before they are needed."""
 
@@ -107,13 +116,19 @@ class Pipeline(RolloutExecutor):
         services: OperatorServices | None = None,
         *,
         max_unfinished: int = 50_000,
+        max_unfinished_per_client: int | None = None,
         shared: Path | None = None,
     ) -> None:
         """`journal` must be open for as long as this runs. `shared`: directory through which
         rollouts of fronts are handed over to another service when this one ends."""
         self._services = services or OperatorServices()
         validator = Validator(agents, backends, Local(sandboxes, self._services))
-        super().__init__(journal, validator, max_unfinished=max_unfinished)
+        super().__init__(
+            journal,
+            validator,
+            max_unfinished=max_unfinished,
+            max_unfinished_per_client=max_unfinished_per_client,
+        )
         self._max_attempts = config.max_attempts
         self._suspects = Suspects(self, max_attempts=config.max_attempts)
         self._grades_timeouts = config.on_timeout == "grade"
@@ -187,6 +202,21 @@ class Pipeline(RolloutExecutor):
     def progress(self, record: RolloutRecord) -> SampledTurns | None:
         execution = self._executions.get(record)
         return None if execution is None else execution.attempt.sampled
+
+    def activity(self, record: RolloutRecord) -> Activity | None:
+        if record.outcome is not None:
+            return None
+        execution = self._executions.get(record)
+        if record.is_waiting or execution is None:
+            has_engine, waited_s = self._backends.is_serving, record.waited_s
+            return Activity(
+                stage=NEXT_STAGE[record.state],
+                is_queued=True,
+                took_s=waited_s,
+                waits_for=WaitsFor.WORKER if has_engine else WaitsFor.ENGINE,
+                waits_s=waited_s,
+            )
+        return execution.attempt.activity(record.budget_s(execution.attempt.stage))
 
     # --- sandboxes to come ----------------------------------------------------------------------
 

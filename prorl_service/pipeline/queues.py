@@ -60,7 +60,7 @@ class FairQueue(asyncio.Queue[RolloutRecord]):
 
     def _put(self, item: RolloutRecord) -> None:
         group = item.group
-        client = group.priority, group.client
+        client = group.priority, group.submitter
         turn = self._by_group.get(group.group_id)
         if turn is None:
             start = self._clocks.get(group.priority, 0)

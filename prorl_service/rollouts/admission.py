@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -30,6 +31,7 @@ class Admission:
         background: TaskOwner,
         *,
         max_unfinished: int,
+        max_unfinished_per_client: int | None = None,
     ) -> None:
         self._validator = validator
         self._journal = journal
@@ -37,6 +39,7 @@ class Admission:
         self._put = put
         self._background = background
         self._max_unfinished = max_unfinished
+        self._max_per_client = max_unfinished_per_client
         self._started_at = time.monotonic()
         self._being_accepted = 0
         """Number of rollouts that passed all checks and are not queued yet."""
@@ -54,6 +57,7 @@ class Admission:
                 group.training = group.training or self._validator.backends.owner.key
                 self._validator.check_training(group)
             admitted = await asyncio.to_thread(self._validator.check_all, new, invalid)
+            self._check_clients([group for _, group in new])
             self._reserve(sum(len(group.indices) for _, group in new))
             # The client may go away; groups on disk must be begun all the same.
             writing = self._background.run_once(self._write(admitted), name="accept groups")
@@ -77,6 +81,24 @@ class Admission:
                     hint="give every new group an id of its own",
                 )
         return [(i, group) for i, group in enumerate(groups) if group.group_id not in known]
+
+    def _check_clients(self, groups: Sequence[Group]) -> None:
+        """Raises `Overloaded` if a client would have too many unfinished rollouts."""
+        if self._max_per_client is None:
+            return
+        added = Counter[str | None]()
+        for group in groups:
+            added[group.submitter] += len(group.indices)
+        for client, count in added.items():
+            unfinished = self._inflight.count_of(client)
+            excess = unfinished + count - self._max_per_client
+            if excess > 0:
+                raise Overloaded(
+                    f"{client or 'a client without a name'} has {unfinished} unfinished rollouts, "
+                    f"and {count} more would be above {self._max_per_client}",
+                    hint="submit again when some have ended",
+                    retry_after_s=self._seconds_to_end(excess),
+                )
 
     def _reserve(self, added: int) -> None:
         unfinished = self._inflight.count() + self._being_accepted

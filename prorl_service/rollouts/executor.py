@@ -29,13 +29,21 @@ from prorl_service.schemas import (
     ServiceBehind,
     Stage,
 )
+from prorl_service.schemas.views import Activity
 from prorl_service.utils.tasks import Changes, TaskOwner
 
 log = logging.getLogger(__name__)
 
 
 class RolloutExecutor(ABC):
-    def __init__(self, journal: Journal, validator: Validator, *, max_unfinished: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        validator: Validator,
+        *,
+        max_unfinished: int,
+        max_unfinished_per_client: int | None = None,
+    ) -> None:
         """`journal` must be open for as long as this runs. `max_unfinished`: most rollouts accepted
         and not ended; more are refused until some end."""
         self.agents = validator.agents
@@ -57,6 +65,7 @@ class RolloutExecutor(ABC):
             self._queue,
             self.background,
             max_unfinished=max_unfinished,
+            max_unfinished_per_client=max_unfinished_per_client,
         )
 
     async def __aenter__(self) -> Self:
@@ -111,6 +120,10 @@ class RolloutExecutor(ABC):
 
     def progress(self, record: RolloutRecord) -> SampledTurns | None:
         """What it has sampled in its attempt so far. None: no attempt is made in this process."""
+        return None
+
+    def activity(self, record: RolloutRecord) -> Activity | None:
+        """What it does now. None: it has ended, or does nothing in this process."""
         return None
 
     def elsewhere(self, record: RolloutRecord) -> AsyncRolloutClient | None:

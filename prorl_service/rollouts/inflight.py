@@ -129,6 +129,11 @@ class InflightGroups:
         group = self._groups.get(group_id)
         return [one for one in group.records if one.outcome is None] if group else []
 
+    def count_of(self, client: str | None) -> int:
+        """Returns the number of unended rollouts that a client has submitted."""
+        groups = self._groups.values()
+        return sum(one.unended for one in groups if one.admitted.group.submitter == client)
+
     def count(self) -> int:
         return sum(group.unended for group in self._groups.values())
 

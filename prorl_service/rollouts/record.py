@@ -304,6 +304,7 @@ class RolloutRecord:
             packed,
             figures,
             owner=self.group.owner,
+            client=self.group.submitter,
             group_size=self.group.n,
         )
 

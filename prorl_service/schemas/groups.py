@@ -148,7 +148,11 @@ class Group(WireModel):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     priority: int = Field(0, ge=-1000, le=1000, description="Higher priorities begin first.")
-    client: Id | None = Field(None, description="The submitter; within a priority they take turns.")
+    client: Id | None = Field(
+        None,
+        description="The submitter: the name of the token, if that has one. Within a priority they "
+        "take turns; without names, trainings do.",
+    )
     lease_s: float | None = Field(
         None,
         gt=0,
@@ -191,6 +195,10 @@ class Group(WireModel):
     def indices(self) -> Sequence[int]:
         """Indices of its rollouts that are wanted."""
         return range(self.n) if self.only is None else self.only
+
+    @property
+    def submitter(self) -> str | None:
+        return self.client or self.training
 
     def is_same_as(self, other: "Group") -> bool:
         """Returns whether this is the same work as `other`, or a part of it, for the same training

@@ -50,6 +50,34 @@ class KeptFor(StrEnum):
     SAMPLE = "sample"
 
 
+class WaitsFor(StrEnum):
+    """Causes by which an unfinished rollout does not end yet."""
+
+    WORKER = "worker"
+    """A free worker of the next stage."""
+    ENGINE = "engine"
+    """An engine that serves: a slot, room in its cache, or the end of an update of weights."""
+    MODEL = "model"
+    """A model call in progress."""
+    TOOL = "tool"
+    """A tool call in progress."""
+    AGENT = "agent"
+    """Code of the agent, and what that code waits for."""
+
+
+class Activity(WireModel):
+    """What an unfinished rollout does now."""
+
+    stage: Stage = Field(description="Stage that it is in, or waits to enter.")
+    is_queued: bool = Field(description="Whether it waits to enter the stage.")
+    took_s: float = Field(description="Seconds in the stage, or of waiting to enter it.")
+    worked_s: float = Field(0.0, description="Seconds of the stage that count against its budget.")
+    budget_s: float | None = Field(None, description="Budget of the stage; null while queued.")
+    waits_for: WaitsFor
+    waits_s: float = Field(description="Seconds since that last changed.")
+    tool: str = Field("", description="Name of the tool that is called.")
+
+
 # --- lists --------------------------------------------------------------------------------------
 
 
@@ -60,8 +88,11 @@ class RowFilter(WireModel):
         None, description="Only rollouts of this run (default: all that the service knows)."
     )
     agent: list[str] = Field(default_factory=list, description="Only rollouts of this agent.")
-    task_id: str | None = Field(None, description="Only rollouts of this task.")
-    group_id: str | None = Field(None, description="Only rollouts of this group.")
+    client: str | None = Field(None, description="Only rollouts that this client submitted.")
+    task_id: str | None = Field(
+        None, description="Only rollouts of this task; `*` stands for any text: `q1*`."
+    )
+    group_id: str | None = Field(None, description="Only rollouts of this group; `*` as above.")
     state: list[RolloutState] = Field(
         default_factory=list, description="Only rollouts in this state."
     )
@@ -85,8 +116,28 @@ class RowQuery(RowFilter):
     before: str | None = Field(None, max_length=1000, description="`next` of the previous page.")
 
 
+class RolloutSort(StrEnum):
+    """Orders of a list of rollouts. All but the first leave out rollouts without such a figure, and
+    have one page."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+    LONGEST = "longest"
+    """Most seconds in RUN, those of a rollout that is in it included."""
+    SHORTEST = "shortest"
+    BEST = "best"
+    """Highest reward."""
+    WORST = "worst"
+    MOST_TURNS = "most_turns"
+    FEWEST_TURNS = "fewest_turns"
+    MOST_TOKENS = "most_tokens"
+    """Most sampled tokens."""
+    FEWEST_TOKENS = "fewest_tokens"
+
+
 class RolloutQuery(RowQuery):
-    pass
+    sort: RolloutSort = RolloutSort.NEWEST
+    count: bool = Field(False, description="Whether to count the rollouts that match.")
 
 
 class GroupQuery(RowQuery):
@@ -104,6 +155,7 @@ class RolloutRow(WireModel):
     agent: str
     index: int
     run: str
+    client: str | None = Field(None, description="Name of the submitter, or its training.")
     state: RolloutState
     attempt: int
     reward: float | None = None
@@ -124,6 +176,10 @@ class RolloutRow(WireModel):
         None, description="Policy versions by which its oldest token was behind when it ended."
     )
     timings: Timings = Timings()
+    activity: Activity | None = Field(
+        None,
+        description="What it does now; null once it has ended, and while another service runs it.",
+    )
     model_s: float | None = Field(None, description="Seconds of `run_s` in model calls.")
     tool_s: float | None = Field(None, description="Seconds of `run_s` in tool calls.")
     created_at: float = Field(description="Unix time in seconds.")
@@ -133,9 +189,12 @@ class RolloutRow(WireModel):
 
 
 class RolloutRows(WireModel):
-    rollouts: list[RolloutRow] = Field(description="Newest first, siblings by index.")
+    rollouts: list[RolloutRow] = Field(
+        description="As sorted; by default newest first, siblings by index."
+    )
     next: str | None = Field(None, description="`before` of the next page; null: this is the last.")
     notice: str = Field("", description="What the list may lack, and why.")
+    matches: int | None = Field(None, description="Number of rollouts that match, if asked for.")
 
 
 class GroupRow(WireModel):
@@ -143,6 +202,7 @@ class GroupRow(WireModel):
     run: str
     task_id: str
     agent: str
+    client: str | None = Field(None, description="Name of the submitter, or its training.")
     n: int
     states: list[RolloutState | None] = Field(
         description="By index; null for a rollout that had not ended when its run did."
@@ -323,6 +383,55 @@ class Training(WireModel):
 
     run: str
     versions: list[VersionRow]
+    notice: str = ""
+
+
+class TaskSort(StrEnum):
+    WORST = "worst"
+    """Lowest success rate; tasks without one come first."""
+    BEST = "best"
+    MOST_FAILED = "most_failed"
+    LEAST_INFORMATIVE = "least_informative"
+
+
+class TaskQuery(WireModel):
+    run: str | None = Field(None, description="Run of the tasks (default: the service's own).")
+    agent: str | None = None
+    task_id: str | None = Field(None, description="Only this task; `*` stands for any text.")
+    sort: TaskSort = TaskSort.WORST
+    limit: int = Field(100, ge=1, le=MAX_ROWS)
+
+
+class TrendPoint(WireModel):
+    policy_version: int
+    mean_reward: float
+
+
+class TaskRow(WireModel):
+    """Ended rollouts of one task, over all its groups."""
+
+    task_id: str
+    agent: str
+    groups: int
+    rollouts: int
+    failed: int
+    mean_reward: float | None = None
+    success_rate: float | None = Field(
+        None, description="Share of rollouts with a reward whose reward is 1 or more."
+    )
+    informative_share: float | None = Field(
+        None, description="Share of groups with rewards that are informative."
+    )
+    trend: list[TrendPoint] = Field(
+        description="Mean rewards of the newest versions that have some, oldest first."
+    )
+    last_ended_at: float
+
+
+class TaskRows(WireModel):
+    run: str
+    tasks: list[TaskRow]
+    matches: int = Field(description="Number of tasks that match.")
     notice: str = ""
 
 

@@ -16,12 +16,12 @@ from fastapi_offline import FastAPIOffline
 from starlette.routing import Route
 
 from prorl_service import __version__
-from prorl_service.errors import Unauthorized
 from prorl_service.gateway import doors
 from prorl_service.net.bearer import RequireBearer
-from prorl_service.net.credentials import TOKEN_VARIABLE
+from prorl_service.net.callers import TokenCallers
 from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.schemas import ErrorResponse
+from prorl_service.server.access import ServiceAccess
 from prorl_service.server.compat.routes import Jobs, prorl_router
 from prorl_service.server.errors import (
     LimitBody,
@@ -42,17 +42,6 @@ from prorl_service.server.service import Service
 from prorl_service.server.settings import HttpOptions
 from prorl_service.server.view_routes import page_router, view_router
 
-OPEN_PATHS = frozenset({"/", "/health", "/docs", "/redoc", "/openapi.json"})
-OPEN_FOLDERS = ("/page/", "/static-offline-docs/", "/r/")
-"""Beginnings of paths that need no token; gateways of rollouts (`/r/`) have keys of their own."""
-
-UNAUTHORIZED = error_response(
-    Unauthorized(
-        "this service requires its own bearer token, and the request has none or another's",
-        hint=f"pass `token` to the client, or set {TOKEN_VARIABLE}; where the service runs, "
-        "`prorl token` prints the token of your own services",
-    )
-)
 BEARER_SCHEME = Security(HTTPBearer(auto_error=False, description="`prorl token` prints it."))
 """Field for the token on the API page; `RequireBearer` checks the token."""
 
@@ -112,7 +101,8 @@ def interface() -> FastAPI:
 
 
 def create_app(service: Service, options: HttpOptions, token: str | None) -> FastAPI:
-    """Returns the application of `service`. `token` None: every request is accepted."""
+    """Returns the application of `service`. `token`: its owner's; None: every request is accepted.
+    Raises `ProRLError` for a file of named tokens that cannot be read."""
     app = interface()
     app.state.service = service
     app.state.jobs = Jobs()
@@ -124,7 +114,11 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
         unlimited=("PUT /v1/weights", f"POST {doors.PREFIX}/"),  # these have limits of their own
     )
     if token is not None:
-        app.add_middleware(RequireBearer, secret=token, is_open=is_open, refusal=UNAUTHORIZED)
+        app.add_middleware(
+            RequireBearer,
+            callers=TokenCallers(token, options.named_tokens()),
+            access=ServiceAccess(),
+        )
     app.add_middleware(
         RefuseForeignPages,
         allowed_hosts=options.allow_host,
@@ -132,10 +126,3 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
         response=error_response,
     )
     return app
-
-
-def is_open(path: str) -> bool:
-    """Returns whether the path needs no token, as it reveals nothing: whether the process lives,
-    the page that describes the interface, and the page for people, without its data. Metrics need
-    it: they name engines, tools and failures, and Prometheus can send a token."""
-    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)

@@ -126,6 +126,7 @@ async def rollout_service(
             settings.pipeline,
             operator_services,
             max_unfinished=settings.run.max_unfinished,
+            max_unfinished_per_client=settings.run.max_unfinished_per_client,
             shared=shared,
         )
         if traces is not None:
@@ -176,6 +177,7 @@ async def front_service(
             Validator(agents, backends, local=None),
             Services(claim, token, backends),
             max_unfinished=settings.run.max_unfinished,
+            max_unfinished_per_client=settings.run.max_unfinished_per_client,
         )
         if traces is not None:
             traces.follow(executor, run, backends.provider)

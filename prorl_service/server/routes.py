@@ -56,6 +56,7 @@ from prorl_service.schemas.sampling import (
     SamplerStatus,
 )
 from prorl_service.schemas.tracing import read_traceparent
+from prorl_service.server.access import CallerDep, check_own, sign
 from prorl_service.server.service import Service, ServiceDep, json_response
 
 PusherHeader = Annotated[
@@ -117,12 +118,14 @@ async def status(service: ServiceDep) -> ServiceStatus:
 async def submit(
     body: SubmitRequest,
     service: ServiceDep,
+    caller: CallerDep,
     traceparent: ParentHeader = None,
     training: TrainingHeader = None,
 ) -> Response:
     """Accepts groups, idempotent by `group_id`: an equal group returns its rollouts, a different
     one a 409. A 409 also for a training that does not hold the policy."""
     adopt(body.groups, traceparent, training)
+    sign(body.groups, caller)
     rollouts = await service.submit(body.groups, body.invalid)
     return json_response(Rollouts.model_construct(rollouts=rollouts), 202)
 
@@ -187,8 +190,11 @@ async def stream(body: StreamRequest, request: Request, service: ServiceDep) -> 
 
 
 @rollout_router.post("/rollouts/cancel", summary="Cancel rollouts", response_model=Rollouts)
-async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
-    """Answers when all have ended; those that had ended before stay as they were."""
+async def cancel(body: RolloutIds, service: ServiceDep, caller: CallerDep) -> Response:
+    """Answers when all have ended; those that had ended before stay as they were. A 403 for those
+    of others, without the role admin."""
+    groups = {rollout_id.rpartition(".")[0] for rollout_id in body.rollout_ids}
+    await check_own(caller, groups, service.journal)
     cancelled = await service.journal.unless_failing(service.executor.cancel(body.rollout_ids))
     return json_response(Rollouts.model_construct(rollouts=cancelled))
 
@@ -200,10 +206,12 @@ async def gateway(
     rollout_id: str,
     request: Request,
     service: ServiceDep,
+    caller: CallerDep,
     wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
 ) -> GatewayAccess:
     """Returns where the program of a rollout with `where: outside` finds its model, as soon as the
     rollout is in RUN; a 404 if that is not within `wait_s`."""
+    await check_own(caller, [rollout_id.rpartition(".")[0]], service.journal)
     door = await _door(service, rollout_id, wait_s)
     url = f"{str(request.base_url).rstrip('/')}{doors.PREFIX}/{rollout_id}"
     return GatewayAccess(url=url, key=door.key)
@@ -212,8 +220,9 @@ async def gateway(
 @rollout_router.post(
     "/rollouts/{rollout_id}/gateway/end", summary="End a program elsewhere", status_code=204
 )
-async def end_gateway(rollout_id: str, service: ServiceDep) -> None:
+async def end_gateway(rollout_id: str, service: ServiceDep, caller: CallerDep) -> None:
     """Says that the rollout's program has ended: RUN ends, and the rollout is graded."""
+    await check_own(caller, [rollout_id.rpartition(".")[0]], service.journal)
     (await _door(service, rollout_id, 0)).ended.set()
 
 
@@ -229,9 +238,10 @@ async def _door(service: Service, rollout_id: str, wait_s: float) -> doors.Door:
 
 
 @rollout_router.post("/groups/acknowledge", summary="Acknowledge groups", status_code=204)
-async def acknowledge(body: GroupIds, service: ServiceDep) -> None:
+async def acknowledge(body: GroupIds, service: ServiceDep, caller: CallerDep) -> None:
     """Lets the service forget groups whose rollouts were received. Unknown groups are forgotten
-    already; a 409 if one is in flight."""
+    already; a 409 if one is in flight, a 403 for those of others, without the role admin."""
+    await check_own(caller, body.group_ids, service.journal)
     await service.executor.acknowledge(body.group_ids)
 
 
@@ -399,6 +409,7 @@ async def add_candidates(
     sampler_id: SamplerPath,
     body: Candidates,
     service: ServiceDep,
+    caller: CallerDep,
     traceparent: ParentHeader = None,
     training: TrainingHeader = None,
 ) -> SamplerStatus:
@@ -406,6 +417,7 @@ async def add_candidates(
     _check_training(service, training)
     sampler = service.samplers.get(sampler_id)
     adopt(body.groups, traceparent, sampler.core.spec.training)
+    sign(body.groups, caller)
     return await sampler.add(body.groups, is_last=body.is_last)
 
 

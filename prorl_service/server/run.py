@@ -9,6 +9,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from fastapi import FastAPI
 from prorl_service import __version__
 from prorl_service.errors import Overloaded
 from prorl_service.net.connections import Bounds, bounded
+from prorl_service.net.credentials import page_link
 from prorl_service.net.sockets import listener
 from prorl_service.schemas import RolloutState
 from prorl_service.server.app import create_app
@@ -53,8 +55,11 @@ FULL.headers["Connection"] = "close"
 class Server(uvicorn.Server):
     """Serves a service that was composed before, announces it, and drains it."""
 
-    def __init__(self, service: Service, config: uvicorn.Config, options: HttpOptions) -> None:
+    def __init__(
+        self, service: Service, config: uvicorn.Config, options: HttpOptions, token: str | None
+    ) -> None:
         super().__init__(config)
+        self._token = token
         self._service = service
         self._drain_s = options.drain_s
         self._announcement = options.announcement()
@@ -70,7 +75,10 @@ class Server(uvicorn.Server):
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         if self._announcement is not None:
             self._announcement.write(port)
-        log.info("prorl %s at http://%s:%d: open it in a browser", __version__, host, port)
+        url = f"http://{host}:{port}"
+        log.info("prorl %s at %s: `prorl open` shows it in a browser", __version__, url)
+        if self._token is not None and sys.stderr.isatty():  # a log file is to have no secret
+            sys.stderr.write(f"  {page_link(url, self._token)}\n")
         log.info(self._service.summary())
         # Objects alive by now live forever, and cycles are rare: this saves a tenth of CPU time.
         gc.collect()
@@ -130,7 +138,7 @@ async def _run(
                 connections=min(options.max_connections, descriptors.raise_limit() // 2)
             )
             app = create_app(service, options, token)
-            server = Server(service, http_config(app, bounds), options)
+            server = Server(service, http_config(app, bounds), options, token)
             await server.serve([bound])
         unfinished = service.executor.inflight.count()
         log.info("stopped; %d rollouts of run %s are unfinished", unfinished, service.run)

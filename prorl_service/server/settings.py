@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from prorl_service.errors import ProRLError, problems_of
 from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
-from prorl_service.net.credentials import state_directory, take_key, take_token
+from prorl_service.net.credentials import state_directory, take_key, take_token, tokens_file
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
@@ -76,6 +76,8 @@ class RunOptions:
     shelf: Annotated[ShelfOptions, Parameter(name="*")] = ShelfOptions()
     max_unfinished: PositiveInt = 50_000
     """Most rollouts accepted and not ended; more are refused until some end."""
+    max_unfinished_per_client: PositiveInt | None = None
+    """Most of them of one client, a named token or a training (default: no such limit)."""
 
     def named(self) -> tuple[str | None, Path | None]:
         """Returns the run, if it has a name, and the journal's file, if it has one. Raises
@@ -102,6 +104,9 @@ class HttpOptions:
     token_file: Path | None = None
     """File with the bearer token that clients must send (default: PRORL_TOKEN, if set, or the token
     of your services on this machine, which the first one makes and `prorl token` prints)."""
+    tokens_file: Path | None = None
+    """File of named tokens, which `prorl token add` writes (default: that of your services on this
+    machine)."""
     no_token: bool = False
     """Require no token; anybody on this machine may run tasks."""
     allow_host: tuple[str, ...] = ()
@@ -121,6 +126,10 @@ class HttpOptions:
         """Returns the token, taken out of the environment; None if it is off. Raises
         `ProRLError`."""
         return take_token(self.token_file, self.host, is_off=self.no_token)
+
+    def named_tokens(self) -> Path | None:
+        """Returns the file of named tokens; None for a user without a home."""
+        return self.tokens_file or tokens_file()
 
     def announcement(self) -> Announcement | None:
         """Raises `ProRLError` for a path that cannot be written or would not be found."""

@@ -28,6 +28,8 @@ from prorl_service.schemas.views import (
     RolloutQuery,
     RolloutRows,
     RolloutText,
+    TaskQuery,
+    TaskRows,
     TokenSlice,
     Training,
 )
@@ -130,6 +132,12 @@ async def get_training(
 ) -> Training:
     """Rewards, informative groups, failures, wasted tokens and staleness by policy version."""
     return await service.lists.training(run, agent)
+
+
+@view_router.get("/tasks", summary="Get a run by task", response_model=TaskRows)
+async def list_tasks(query: Annotated[TaskQuery, Query()], service: ServiceDep) -> Response:
+    """Success, informative groups, failures and the trend over policy versions, by task."""
+    return json_response(await service.lists.tasks(query))
 
 
 @view_router.get("/agents", summary="List agents")

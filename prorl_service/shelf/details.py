@@ -209,8 +209,8 @@ class Details:
 def _sampled(row: RolloutRow) -> dict[str, object]:
     """Returns the fields that only the service that runs it knows."""
     names = ("turns", "sampled_tokens", "segments", "model_s", "tool_s")
-    versions = ("oldest_policy_version", "newest_policy_version")
-    return {name: getattr(row, name) for name in (*names, *versions)}
+    others = ("oldest_policy_version", "newest_policy_version", "activity")
+    return {name: getattr(row, name) for name in (*names, *others)}
 
 
 def _packed(found: ShelvedRollout) -> bytes:

@@ -37,6 +37,7 @@ def row_of_ended(row: EndedRow, run: str, service_version: int) -> RolloutRow:
         rollout,
         row.figures,
         run=run,
+        client=row.client,
         has_content=False,
         ended_at=row.ended_at,
         policy_version=service_version if newest is None else newest,
@@ -60,9 +61,13 @@ def add_group(
 ) -> ShelvedGroup:
     """Adds the group of an ended rollout."""
     number = db.execute(
-        "INSERT INTO groups (created_at, n, shelved_at, agent, run, group_id, task_id, model)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (row.created_at, n, shelved_at, row.agent, row.run, row.group_id, row.task_id, model),
+        "INSERT INTO groups"
+        " (created_at, n, shelved_at, agent, client, run, group_id, task_id, model)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(row.created_at, n, shelved_at, row.agent, row.client),
+            *(row.run, row.group_id, row.task_id, model),
+        ),
     ).lastrowid
     assert number is not None
     return ShelvedGroup(number, row.created_at)
@@ -76,7 +81,7 @@ def add_rollout(db: sqlite3.Connection, group: ShelvedGroup, row: RolloutRow) ->
     """Adds the rollout's row and counts it; its content is `NEVER` until marked otherwise."""
     row_id = group.row_id(row.index)
     db.execute(
-        "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             row_id,
             ContentState.NEVER,
@@ -87,6 +92,7 @@ def add_rollout(db: sqlite3.Connection, group: ShelvedGroup, row: RolloutRow) ->
             row.reward if is_score(row.reward) else None,
             row.turns,
             row.sampled_tokens,
+            row.timings.run_s,
             row.ended_at,
         ),
     )

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal, tables
+from prorl_service.schemas import TERMINAL_STATES
 from prorl_service.schemas.views import (
     GroupQuery,
     GroupRow,
@@ -18,16 +19,22 @@ from prorl_service.schemas.views import (
     RolloutQuery,
     RolloutRow,
     RolloutRows,
+    RolloutSort,
     RowFilter,
+    TaskQuery,
+    TaskRow,
+    TaskRows,
     Training,
 )
-from prorl_service.shelf import queries, training
+from prorl_service.shelf import queries, task_rows, training
 from prorl_service.shelf.live import LiveRows
-from prorl_service.shelf.rows import Key, in_order, key_of, key_of_group
+from prorl_service.shelf.rows import Key, in_order, key_of, key_of_group, sorted_by
 from prorl_service.shelf.store import Shelf
 
 Row = TypeVar("Row", RolloutRow, GroupRow)
 
+MOST_SORTED = 2**16
+"""Most rollouts in flight that are sorted or counted."""
 OFF = "the shelf is off (--shelf-mb 0, or see the log): ended rollouts are not listed"
 
 
@@ -50,14 +57,38 @@ class Lists:
 
     async def rollouts(self, query: RolloutQuery) -> RolloutRows:
         """Raises `InvalidRequest`, `ShelfError`, `JournalError`."""
-        after = None if query.before is None else Key.of_cursor(query.before)
-        found = await self._rollouts(query, after, query.limit + 1)
-        page = found[: query.limit]
+        if query.sort is not RolloutSort.NEWEST:
+            found = await self._sorted(query)
+            page, following = found[: query.limit], None
+        else:
+            after = None if query.before is None else Key.of_cursor(query.before)
+            found = await self._rollouts(query, after, query.limit + 1)
+            page = found[: query.limit]
+            following = key_of(page[-1]).cursor() if len(found) > len(page) else None
         return RolloutRows(
             rollouts=await self._with_journal(page),
-            next=key_of(page[-1]).cursor() if len(found) > len(page) else None,
+            next=following,
             notice=self.notice,
+            matches=await self._count(query) if query.count else None,
         )
+
+    async def _sorted(self, query: RolloutQuery) -> list[RolloutRow]:
+        """Returns the first rows of all, in the query's order."""
+        rows = await self.live.rollouts(query, None, MOST_SORTED)
+        ended: list[RolloutRow] = []
+        if self.shelf is not None:
+            most, sort = query.limit + len(rows), query.sort  # some are in both
+            ended = await self.shelf.read(lambda db: queries.rollouts(db, query, None, most, sort))
+        unique = {(row.run, key_of(row)): row for row in (*rows, *ended)}
+        return sorted_by(unique.values(), query.sort)
+
+    async def _count(self, query: RolloutQuery) -> int:
+        """Counts a rollout that ended while its siblings run once, as the shelf knows it."""
+        if self.shelf is None:
+            return len(await self.live.rollouts(query, None, MOST_SORTED))
+        rows = await self.live.rollouts(query, None, MOST_SORTED)
+        running = sum(row.state not in TERMINAL_STATES for row in rows)
+        return running + await self.shelf.read(lambda db: queries.count(db, query))
 
     async def siblings(self, group_id: str, run: str) -> list[RolloutRow]:
         """Returns all known rows of a group's rollouts, by index."""
@@ -106,6 +137,15 @@ class Lists:
         if self.shelf is not None:
             rows = await self.shelf.read(lambda db: training.versions(db, run, agent))
         return Training(run=run, versions=rows, notice=self.notice)
+
+    async def tasks(self, query: TaskQuery) -> TaskRows:
+        """Raises `ShelfError`."""
+        run = query.run or self._run
+        rows: list[TaskRow] = []
+        count = 0
+        if self.shelf is not None:
+            rows, count = await self.shelf.read(lambda db: task_rows.tasks(db, run, query))
+        return TaskRows(run=run, tasks=rows, matches=count, notice=self.notice)
 
     # --- content that the journal has -----------------------------------------------------------
 

@@ -12,7 +12,7 @@ from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Figures
 from prorl_service.schemas.numbers import mean_of
 from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RowFilter
-from prorl_service.shelf.rows import GroupMember, Key, group_row, meets, row_of
+from prorl_service.shelf.rows import GroupMember, Key, fits, group_row, meets, row_of
 
 SLICE = 2048
 """Rollouts examined before the event loop gets a turn."""
@@ -68,6 +68,7 @@ class LiveRows:
             run=self._run,
             task_id=submitted.task.task_id,
             agent=submitted.task.agent,
+            client=submitted.submitter,
             created_at=group.created_at,
         )
 
@@ -86,8 +87,9 @@ class LiveRows:
         if record.is_terminal and record.outcome is not None:
             return row_of(
                 record.outcome,
-                None,
+                record.outcome.figures,
                 run=self._run,
+                client=record.group.submitter,
                 has_content=True,
                 ended_at=record.ended_at,
                 policy_version=record.outcome.newest_policy_version,
@@ -100,7 +102,14 @@ class LiveRows:
         figures = progress.figures() if progress is not None else None
         if figures is None and self._executor.elsewhere(record) is None:
             figures = Figures()
-        return row_of(rollout, figures, run=self._run, has_content=True)
+        return row_of(
+            rollout,
+            figures,
+            run=self._run,
+            client=record.group.submitter,
+            has_content=True,
+            activity=self._executor.activity(record),
+        )
 
     async def _groups(
         self, wanted: RowFilter, after: Key | None, *, is_within: bool
@@ -143,7 +152,7 @@ def _is_at(key: Key, group: InflightGroup) -> bool:
 def _may_have(group: InflightGroup, wanted: RowFilter) -> bool:
     task = group.admitted.group.task
     return (
-        wanted.task_id in (None, task.task_id)
-        and wanted.group_id in (None, group.group_id)
+        fits(task.task_id, wanted.task_id)
+        and fits(group.group_id, wanted.group_id)
         and (not wanted.agent or task.agent in wanted.agent)
     )

@@ -11,17 +11,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prorl_service.schemas import Group
-from prorl_service.schemas.views import GroupOutcome, GroupRow, KeptFor, RolloutRow, RowFilter
-from prorl_service.shelf.rows import GroupMember, Key, group_row
+from prorl_service.schemas.views import (
+    GroupOutcome,
+    GroupRow,
+    KeptFor,
+    RolloutRow,
+    RolloutSort,
+    RowFilter,
+)
+from prorl_service.shelf.rows import GroupMember, Key, globbed, group_row
 from prorl_service.shelf.tables import STRIDE, ContentState, expanded, within
 
-_INSIDE = f"r.id >= g.number * {STRIDE} AND r.id < (g.number + 1) * {STRIDE}"
+INSIDE = f"r.id >= g.number * {STRIDE} AND r.id < (g.number + 1) * {STRIDE}"
 _HERE = (ContentState.HERE, ContentState.AWAITED)
 _INDICES = frozenset(map(str, range(STRIDE)))
 
 
-_MEAN = f"(SELECT avg(r.reward) FROM rollouts r WHERE {_INSIDE})"
-_OF_GROUP = ("group_id", "run", "task_id", "agent", "n", "created_at", "kept_for")
+_MEAN = f"(SELECT avg(r.reward) FROM rollouts r WHERE {INSIDE})"
+_OF_GROUP = ("group_id", "run", "task_id", "agent", "client", "n", "created_at", "kept_for")
 
 
 @dataclass(slots=True)
@@ -46,16 +53,31 @@ class Where:
 # --- lists --------------------------------------------------------------------------------------
 
 
+ORDERS = {
+    RolloutSort.NEWEST: "g.created_at DESC, g.group_id DESC, r.id",
+    RolloutSort.OLDEST: "g.created_at, g.group_id DESC, r.id",
+    RolloutSort.LONGEST: "r.run_s DESC, r.id DESC",
+    RolloutSort.SHORTEST: "r.run_s, r.id DESC",
+    RolloutSort.BEST: "r.reward DESC, r.id DESC",
+    RolloutSort.WORST: "r.reward, r.id DESC",
+    RolloutSort.MOST_TURNS: "r.turns DESC, r.id DESC",
+    RolloutSort.FEWEST_TURNS: "r.turns, r.id DESC",
+    RolloutSort.MOST_TOKENS: "r.sampled_tokens DESC, r.id DESC",
+    RolloutSort.FEWEST_TOKENS: "r.sampled_tokens, r.id DESC",
+}
+
+
 def rollouts(
-    db: sqlite3.Connection, wanted: RowFilter, after: Key | None, limit: int
+    db: sqlite3.Connection,
+    wanted: RowFilter,
+    after: Key | None,
+    limit: int,
+    sort: RolloutSort = RolloutSort.NEWEST,
 ) -> list[RolloutRow]:
-    """Returns rows after `after`, in the lists' order."""
-    where = _of_groups(wanted)
-    _of_rollouts(where, wanted)
-    if wanted.reward_min is not None:
-        where.add("r.reward >= ?", wanted.reward_min)
-    if wanted.reward_max is not None:
-        where.add("r.reward <= ?", wanted.reward_max)
+    """Returns rows in the order of `sort`. `after`: a place in the lists' own order, `NEWEST`."""
+    where = _of_listed(wanted)
+    if sort in (RolloutSort.BEST, RolloutSort.WORST):
+        where.add("r.reward IS NOT NULL")
     if after is not None:
         place = (after.created_at, after.group_id)
         where.add("(g.created_at, g.group_id) <= (?, ?)", *place)
@@ -65,10 +87,29 @@ def rollouts(
     # CROSS JOIN makes SQLite visit groups first, in order, so that it need not sort.
     query = (
         "SELECT (SELECT summary FROM summaries WHERE id = r.id), r.content, g.kept"
-        f" FROM groups g CROSS JOIN rollouts r ON {_INSIDE} WHERE {where}"
-        " ORDER BY g.created_at DESC, g.group_id DESC, r.id LIMIT ?"
+        f" FROM groups g CROSS JOIN rollouts r ON {INSIDE} WHERE {where}"
+        f" ORDER BY {ORDERS[sort]} LIMIT ?"
     )
     return [_row(*found) for found in db.execute(query, (*where.values, limit))]
+
+
+def count(db: sqlite3.Connection, wanted: RowFilter) -> int:
+    """Returns the number of rollouts that match."""
+    where = _of_listed(wanted)
+    query = f"SELECT count(*) FROM groups g CROSS JOIN rollouts r ON {INSIDE} WHERE {where}"
+    (found,) = db.execute(query, where.values).fetchone()
+    return int(found)
+
+
+def _of_listed(wanted: RowFilter) -> Where:
+    """Returns all conditions of a list of rollouts."""
+    where = of_groups(wanted)
+    _of_rollouts(where, wanted)
+    if wanted.reward_min is not None:
+        where.add("r.reward >= ?", wanted.reward_min)
+    if wanted.reward_max is not None:
+        where.add("r.reward <= ?", wanted.reward_max)
+    return where
 
 
 def _row(summary: bytes, content: int, kept: str | None) -> RolloutRow:
@@ -85,7 +126,7 @@ def groups(
     limit: int,
 ) -> list[GroupRow]:
     """Returns rows after `after`, in the lists' order. `wanted` bounds the groups' mean rewards."""
-    where, inside = _of_groups(wanted), Where()
+    where, inside = of_groups(wanted), Where()
     if wanted.reward_min is not None:
         where.add(f"{_MEAN} >= ?", wanted.reward_min)
     if wanted.reward_max is not None:
@@ -96,9 +137,10 @@ def groups(
         where.add("(g.created_at, g.group_id) < (?, ?)", after.created_at, after.group_id)
     _of_rollouts(inside, wanted)
     if inside.conditions:
-        where.add(f"EXISTS (SELECT 1 FROM rollouts r WHERE {_INSIDE} AND {inside})", *inside.values)
+        where.add(f"EXISTS (SELECT 1 FROM rollouts r WHERE {INSIDE} AND {inside})", *inside.values)
     query = (
-        "SELECT g.number, g.group_id, g.run, g.task_id, g.agent, g.n, g.created_at, g.kept"
+        "SELECT g.number, g.group_id, g.run, g.task_id, g.agent, g.client, g.n,"
+        " g.created_at, g.kept"
         f" FROM groups g WHERE {where} ORDER BY g.created_at DESC, g.group_id DESC LIMIT ?"
     )
     return [
@@ -116,13 +158,21 @@ def _members(db: sqlite3.Connection, number: int) -> list[GroupMember]:
     return [GroupMember(*columns) for columns in db.execute(query, within(number))]
 
 
-def _of_groups(wanted: RowFilter) -> Where:
+def of_groups(wanted: RowFilter) -> Where:
     where = Where()
-    for name in ("run", "task_id", "group_id"):
-        if (value := getattr(wanted, name)) is not None:
+    if wanted.run is not None:
+        where.add("g.run = ?", wanted.run)
+    for name in ("task_id", "group_id"):
+        if (value := getattr(wanted, name)) is None:
+            continue
+        if "*" in value:
+            where.add(f"g.{name} GLOB ?", globbed(value))
+        else:  # found by the index
             where.add(f"g.{name} = ?", value)
     if wanted.agent:
         where.add_any("g.agent", wanted.agent)
+    if wanted.client is not None:
+        where.add("g.client = ?", wanted.client)
     return where
 
 

@@ -6,17 +6,19 @@ is accepted, so a page starts after a stable place, whatever ends or arrives in 
 
 import base64
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import orjson
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.schemas import Blame, Figures, Rollout, RolloutState
+from prorl_service.schemas import Blame, Figures, Rollout, RolloutState, Stage
 from prorl_service.schemas.numbers import mean_of
-from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RowFilter
+from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RolloutSort, RowFilter
 
 BEFORE_ALL = -1
 """Index that sorts before those of all siblings."""
@@ -62,6 +64,36 @@ def key_of_group(row: GroupRow) -> Key:
     return Key(row.created_at, row.group_id)
 
 
+def sorted_by(rows: Iterable[RolloutRow], sort: RolloutSort) -> list[RolloutRow]:
+    """Returns the rows that have the figure, in that order; equal ones as in the default order."""
+    if sort is RolloutSort.NEWEST:
+        return in_order(rows)
+    figure, is_descending = FIGURES[sort]
+    found = [(value, row) for row in in_order(rows) if (value := figure(row)) is not None]
+    found.sort(key=lambda one: one[0], reverse=is_descending)
+    return [row for _, row in found]
+
+
+def _run_s(row: RolloutRow) -> float | None:
+    activity = row.activity
+    is_running = activity is not None and activity.stage is Stage.RUN and not activity.is_queued
+    return row.timings.run_s + (activity.took_s if activity is not None and is_running else 0.0)
+
+
+FIGURES: dict[RolloutSort, tuple[Callable[[RolloutRow], float | None], bool]] = {
+    RolloutSort.OLDEST: (lambda row: row.created_at, False),
+    RolloutSort.LONGEST: (_run_s, True),
+    RolloutSort.SHORTEST: (_run_s, False),
+    RolloutSort.BEST: (lambda row: row.reward, True),
+    RolloutSort.WORST: (lambda row: row.reward, False),
+    RolloutSort.MOST_TURNS: (lambda row: row.turns, True),
+    RolloutSort.FEWEST_TURNS: (lambda row: row.turns, False),
+    RolloutSort.MOST_TOKENS: (lambda row: row.sampled_tokens, True),
+    RolloutSort.FEWEST_TOKENS: (lambda row: row.sampled_tokens, False),
+}
+"""What a list is sorted by, and whether the largest comes first."""
+
+
 def in_order(rows: Iterable[RolloutRow]) -> list[RolloutRow]:
     siblings = sorted(rows, key=lambda row: row.index)
     return sorted(siblings, key=lambda row: (row.created_at, row.group_id), reverse=True)
@@ -90,15 +122,26 @@ def meets(row: RolloutRow, wanted: RowFilter, *, reward: float | None) -> bool:
     """Returns whether the row matches. `reward` is the rollout's; in lists of groups, the mean."""
     return (
         wanted.run in (None, row.run)
-        and wanted.task_id in (None, row.task_id)
-        and wanted.group_id in (None, row.group_id)
+        and fits(row.task_id, wanted.task_id)
+        and fits(row.group_id, wanted.group_id)
         and wanted.policy_version in (None, row.policy_version)
+        and wanted.client in (None, row.client)
         and _is_any(row.agent, wanted.agent)
         and _is_any(row.state, wanted.state)
         and _is_any(blame_of(row), wanted.blame)
         and _is_any(row.finish_reason, wanted.finish_reason)
         and _is_in_range(reward, wanted)
     )
+
+
+def fits(value: str, pattern: str | None) -> bool:
+    """Returns whether the value fits a pattern, in which `*` stands for any text."""
+    return pattern is None or value == pattern or fnmatchcase(value, globbed(pattern))
+
+
+def globbed(pattern: str) -> str:
+    """Returns the pattern for `GLOB` and `fnmatch`, which know more than `*`."""
+    return re.sub(r"[\[?]", r"[\g<0>]", pattern)
 
 
 def _is_any(value: object, wanted: Sequence[object]) -> bool:

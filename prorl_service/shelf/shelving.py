@@ -187,5 +187,6 @@ def _restored(rollout: Rollout, summary: bytes, answer: bytes, request: bytes) -
         rollout.figures or Figures.of(Rollout.model_validate_json(answer).trajectory),
         rollout.created_at + timings.queue_s + timings.init_s + timings.run_s + timings.eval_s,
         asked.get("owner"),
+        asked.get("client") or asked.get("training"),
         asked.get("n"),
     )

@@ -9,7 +9,7 @@ import zlib
 from enum import IntEnum
 
 APPLICATION_ID = 0x50525348
-VERSION = 2
+VERSION = 3
 """Version of the tables. A shelf of another version is moved aside."""
 STRIDE = 4096
 """Row ids reserved for each group; at least `schemas.MAX_GROUP_SIZE`."""
@@ -26,6 +26,7 @@ CREATE TABLE groups (
     shelved_at REAL NOT NULL,
     kept TEXT,
     agent TEXT NOT NULL,
+    client TEXT,
     run TEXT NOT NULL,
     group_id TEXT NOT NULL,
     task_id TEXT NOT NULL,
@@ -43,6 +44,7 @@ CREATE TABLE rollouts (
     reward REAL,
     turns INTEGER NOT NULL,
     sampled_tokens INTEGER NOT NULL,
+    run_s REAL NOT NULL,
     ended_at REAL NOT NULL
 ) STRICT;
 CREATE TABLE summaries (id INTEGER PRIMARY KEY, summary BLOB NOT NULL) STRICT;

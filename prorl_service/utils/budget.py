@@ -38,6 +38,10 @@ class WorkClock:
     def waited_s(self) -> float:
         return self._waited_s + (self._since_turn() if self._waits else 0.0)
 
+    @property
+    def is_waiting(self) -> bool:
+        return self._waits > 0
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         self.stop()

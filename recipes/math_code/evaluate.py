@@ -8,14 +8,13 @@ numbers depend on: sampling and thinking, budgets, data, grader. score.json keep
 
 from collections.abc import Sequence
 
-import hydra
 from omegaconf import DictConfig
 
-from prorl_service.cli.program import one_line_errors
+from recipes.common.entry import command
 from recipes.common.evaluation.evaluate import evaluate
 from recipes.common.evaluation.scorecard import facts_of, report
 from recipes.common.records import begin
-from recipes.common.settings import Evaluation, settings_of
+from recipes.common.settings import Evaluation
 from recipes.common.training import launch
 from recipes.math_code import published, tasks
 from recipes.math_code.rows import Problem
@@ -33,15 +32,18 @@ GRADERS = {
 """Modules that decide about an answer, below the package."""
 
 
-@hydra.main(version_base="1.3", config_path="../../configs", config_name="math_code_evaluate")  # type: ignore[untyped-decorator]
-def main(config: DictConfig) -> None:
-    with one_line_errors():
-        settings = settings_of(Evaluation, config)
-        problems = tasks.problems_of(settings)
-        chosen = tasks.tasks_of(settings, problems)
-        begin(config)
-        with launch.evaluating(settings, chosen, lambda: tasks.tiny_model(settings)) as url:
-            _score(settings, problems, url)
+@command(
+    Evaluation,
+    "math_code_evaluate",
+    "task=math model=tiny",
+    "task=math model=qwen3_4b engines=[http://gpu1:8000] seeds=4 pass_at_k=[4]",
+)
+def main(settings: Evaluation, config: DictConfig) -> None:
+    problems = tasks.problems_of(settings)
+    chosen = tasks.tasks_of(settings, problems)
+    begin(config)
+    with launch.evaluating(settings, chosen, lambda: tasks.tiny_model(settings)) as url:
+        _score(settings, problems, url)
 
 
 def _score(settings: Evaluation, problems: Sequence[Problem], url: str) -> None:

@@ -7,31 +7,33 @@ each rollout. Started again, it continues where it was.
 
 from collections.abc import Sequence
 
-import hydra
 from omegaconf import DictConfig
 
-from prorl_service.cli.program import one_line_errors
 from recipes.common.data import rows as data_rows
+from recipes.common.entry import command
 from recipes.common.evaluation.evaluate import evaluate
 from recipes.common.evaluation.scorecard import facts_of, report
 from recipes.common.records import begin
-from recipes.common.settings import Evaluation, settings_of
+from recipes.common.settings import Evaluation
 from recipes.common.training import launch
 from recipes.swebench import scorecard, tasks
 from recipes.swebench.rows import SweInstance
 
 
-@hydra.main(version_base="1.3", config_path="../../configs", config_name="swebench_evaluate")  # type: ignore[untyped-decorator]
-def main(config: DictConfig) -> None:
-    with one_line_errors():
-        settings = settings_of(Evaluation, config)
-        rows = tasks.rows_of(settings)
-        chosen = data_rows.chosen(settings.data, rows)
-        begin(config)
-        with launch.evaluating(
-            settings, tasks.tasks_of(settings, chosen), lambda: tasks.tiny_model(settings, rows)
-        ) as url:
-            _score(settings, chosen, url)
+@command(
+    Evaluation,
+    "swebench_evaluate",
+    "model=tiny",
+    "model=qwen3_8b engines=[http://gpu1:8000]",
+)
+def main(settings: Evaluation, config: DictConfig) -> None:
+    rows = tasks.rows_of(settings)
+    chosen = data_rows.chosen(settings.data, rows)
+    begin(config)
+    with launch.evaluating(
+        settings, tasks.tasks_of(settings, chosen), lambda: tasks.tiny_model(settings, rows)
+    ) as url:
+        _score(settings, chosen, url)
 
 
 def _score(settings: Evaluation, rows: Sequence[SweInstance], url: str) -> None:

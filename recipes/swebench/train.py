@@ -4,24 +4,27 @@ configs/ has all options; README.md next to this file says what was run. The tra
 TRL's stock ones.
 """
 
-import hydra
 from omegaconf import DictConfig
 
-from prorl_service.cli.program import one_line_errors
 from recipes.common.data import rows as data_rows
+from recipes.common.entry import command
 from recipes.common.records import begin
-from recipes.common.settings import Training, settings_of
+from recipes.common.settings import Training
 from recipes.common.training import launch
 from recipes.swebench import tasks
 
 
-@hydra.main(version_base="1.3", config_path="../../configs", config_name="swebench_train")  # type: ignore[untyped-decorator]
-def main(config: DictConfig) -> None:
-    with one_line_errors():
-        settings = settings_of(Training, config)
-        rows = tasks.rows_of(settings)
-        chosen = tasks.tasks_of(settings, data_rows.chosen(settings.data, rows))
-        launch.train(settings, begin(config), chosen, lambda: tasks.tiny_model(settings, rows))
+@command(
+    Training,
+    "swebench_train",
+    "model=tiny trainer=trl",
+    "model=qwen3_8b trainer=verl",
+    "model=qwen3_14b trainer=verl cluster=slurm",
+)
+def main(settings: Training, config: DictConfig) -> None:
+    rows = tasks.rows_of(settings)
+    chosen = tasks.tasks_of(settings, data_rows.chosen(settings.data, rows))
+    launch.train(settings, begin(config), chosen, lambda: tasks.tiny_model(settings, rows))
 
 
 if __name__ == "__main__":

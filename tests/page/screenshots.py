@@ -29,6 +29,7 @@ VIEWS = {
     "compare": ("compare/step7-group3?of=4,5", "first difference"),
     "tokens": ("tokens/special-rewritten.1", "segment 2"),
     "timeline": ("timeline?minutes=1", "slots"),
+    "tasks": ("tasks", "Ended rollouts only"),
     "training": ("training", "Informative groups"),
 }
 """Addresses behind `#/`, and a text that is shown once the view is there, by view."""

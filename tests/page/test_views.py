@@ -1,6 +1,7 @@
 """Every view in a real browser, on a service with 1,000 rollouts: what it shows is what the service
 says, keys and clicks do what they promise, and what happens is seen without a reload."""
 
+import csv
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from prorl_service.client import RolloutClient
+from prorl_service.net.credentials import page_link
 from tests.page.browser import WAIT_S, Tab
 from tests.page.showcase import FAILURES, STEPS, group
 from tests.page.visit import FORM, offer, see, show, stay, visible
@@ -39,6 +41,15 @@ def test_the_token_is_asked_for_and_stays_in_the_tab(stranger: Tab, url: str, to
     assert token not in stranger.evaluate(f"location.href + document.title + {loaded}")
     assert token not in stranger.evaluate("document.documentElement.outerHTML")
     assert all("401 (Unauthorized)" in one for one in stranger.problems), stranger.problems
+
+
+def test_a_link_signs_in_and_leaves_no_token_in_the_address(
+    stranger: Tab, url: str, token: str
+) -> None:
+    stranger.open(page_link(url, token))
+    stranger.wait_for("Last 15 minutes", "main")
+    assert token not in stranger.evaluate("location.href")
+    assert stranger.evaluate("Object.values(sessionStorage)") == [token]
 
 
 def there(selector: str) -> str:
@@ -107,6 +118,70 @@ def test_failed_rollouts_are_listed_with_blame_and_reason(tab: Tab, http: httpx.
         assert row["rollout_id"] in shown
         assert f"failed: {row['error']['blame']}" in shown
         assert row["error"]["message"] in shown
+
+
+def test_a_stuck_rollout_is_found_and_says_what_it_waits_for(tab: Tab, http: httpx.Client) -> None:
+    (row,) = answer(http, "/v1/rollouts", sort="oldest", state="running", limit=1)["rollouts"]
+    shown = show(tab, "rollouts?sort=oldest&state=running", row["rollout_id"])
+    assert "the agent's code, " in shown
+    assert "rollouts match" in shown
+    tab.click("main tbody a")
+    shown = tab.wait_for("waits for", "h1 + .facts")
+    assert "RUN for" in shown
+    assert "allowed" in shown
+    assert "RUN \N{EN DASH}" not in shown
+    assert "EVAL \N{EN DASH}" in shown
+
+
+def test_names_are_found_by_a_part_and_counted(tab: Tab, http: httpx.Client) -> None:
+    matches = answer(http, "/v1/rollouts", group_id="*7-group*", count=True)["matches"]
+    shown = show(tab, "rollouts?group_id=7-group&sort=worst", "rollouts match")
+    assert shown.splitlines().count("step7-group0.0") <= 1
+    assert f"{matches:,} rollouts match" in shown
+
+
+def test_rows_are_saved_as_csv(tab: Tab, tmp_path: Path, http: httpx.Client) -> None:
+    tab.save_into(tmp_path)
+    show(tab, "rollouts?state=failed", "rollouts match")
+    tab.click(".actions button")
+    file, deadline = tmp_path / "rollouts.csv", time.monotonic() + WAIT_S
+    while not file.exists() and time.monotonic() < deadline:
+        stay(tab, 0.2)
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    expected = answer(http, "/v1/rollouts", state="failed", limit=500)["rollouts"]
+    assert [row["rollout_id"] for row in rows] == [row["rollout_id"] for row in expected]
+
+
+def test_tasks_show_their_success_and_lead_to_their_rollouts(tab: Tab, http: httpx.Client) -> None:
+    rows = answer(http, "/v1/tasks", limit=500)["tasks"]
+    shown = show(tab, "tasks", "Ended rollouts only")
+    assert visible(tab, "tbody tr") == len(rows)
+    for row in rows:
+        assert row["task_id"] in shown
+    assert visible(tab, "svg.trend") == sum(len(row["trend"]) > 1 for row in rows) > 0
+    tab.click("tbody a")
+    tab.wait_for("rollouts match", "main")
+    assert f"task_id={rows[0]['task_id']}" in tab.evaluate("location.hash")
+
+
+def test_two_runs_are_shown_together(tab: Tab, http: httpx.Client) -> None:
+    run = answer(http, "/v1/status")["run"]
+    show(tab, f"training?than={run}", "Informative groups")
+    assert f"success, {run}" in tab.wait_for(f"success, {run}", ".charts")
+    assert "Nothing of run nobody" in show(tab, "training?than=nobody", "Nothing of run")
+    shown = show(tab, f"tasks?than={run}", "that differ most")
+    assert "than before, points" in shown
+
+
+def test_markdown_is_laid_out_on_demand_and_stays_text(tab: Tab) -> None:
+    show(tab, "rollout/step7-group0.4", "Verdict")
+    tab.press("4")
+    tab.wait("document.querySelectorAll('.markdown').length > 0")
+    assert visible(tab, ".markdown img, .markdown a, .markdown script") == 0
+    assert "<b>Change no test.</b>" in tab.evaluate(
+        "[...document.querySelectorAll('.markdown')].map((one) => one.textContent).join()"
+    )
 
 
 def test_lists_continue_with_older_rollouts(tab: Tab) -> None:

@@ -63,6 +63,7 @@ class Settings:
     journal: Path | None = None
     resume: bool = False
     max_unfinished: int = 50_000
+    max_unfinished_per_client: int | None = None
     pool: PoolConfig = PoolConfig()
     pipeline: PipelineConfig = PipelineConfig()
     mcp: tuple[McpSpec, ...] = ()
@@ -79,6 +80,7 @@ class Settings:
             journal="none" if self.journal is None else str(self.journal),
             resume=self.resume,
             max_unfinished=self.max_unfinished,
+            max_unfinished_per_client=self.max_unfinished_per_client,
             shelf=self.shelf,
         )
         if self.services is not None:

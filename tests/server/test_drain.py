@@ -32,7 +32,7 @@ async def test_a_drain_that_fails_is_noticed_and_the_server_ends(
 
     async with Settings(sandbox="process").composing() as service:
         app = create_app(service, HttpOptions(), None)
-        server = Server(service, http_config(app, Bounds(), port=0), HttpOptions())
+        server = Server(service, http_config(app, Bounds(), port=0), HttpOptions(), None)
         server.should_exit = True
         with monkeypatch.context() as patch:
             patch.setattr(RolloutExecutor, "drain", drain)

@@ -41,6 +41,7 @@ from prorl_service.inference.reference_engine.protocol import (
     error_body,
 )
 from prorl_service.net.bearer import RequireBearer
+from prorl_service.net.callers import Caller, TokenCallers
 from prorl_service.net.fetching import FetchFailed
 from prorl_service.net.origins import RefuseForeignPages
 
@@ -284,13 +285,24 @@ def create_app(engine: EngineState, callers: Callers, on_death: Callable[[], Non
     return app
 
 
+class _KeyAccess:
+    """All of the engine but its health needs the key."""
+
+    def is_open(self, path: str) -> bool:
+        return path == "/health"
+
+    def refusal(self, caller: Caller | None, method: str, path: str) -> JSONResponse | None:
+        if caller is not None:
+            return None
+        return _error(401, "Unauthorized", "This engine requires its key as a bearer token.")
+
+
 def _guard(app: FastAPI, callers: Callers) -> None:
     if callers.key is not None:
         app.add_middleware(
             RequireBearer,
-            secret=callers.key,
-            is_open=lambda path: path == "/health",
-            refusal=_error(401, "Unauthorized", "This engine requires its key as a bearer token."),
+            callers=TokenCallers(callers.key),
+            access=_KeyAccess(),
         )
     app.add_middleware(
         RefuseForeignPages,

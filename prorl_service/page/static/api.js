@@ -25,6 +25,13 @@ export function setToken(token) {
   sessionStorage.setItem(TOKEN, token.trim());
 }
 
+// A link of `prorl open` has the token in its fragment, which browsers send to nobody.
+const given = isSaved ? null : /^#token=([^&]+)$/.exec(location.hash);
+if (given) {
+  setToken(decodeURIComponent(given[1]));
+  history.replaceState(null, "", `${location.pathname}#/`);
+}
+
 function headers(more = {}) {
   const token = sessionStorage.getItem(TOKEN);
   return token ? { ...more, Authorization: `Bearer ${token}` } : more;
@@ -49,8 +56,9 @@ export async function get(path, signal) {
   return (await request(path, { signal })).json();
 }
 
-export async function download(path, name) {
-  const content = await (await request(path)).blob();
+export const download = async (path, name) => save(await (await request(path)).blob(), name);
+
+export function save(content, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content);
   link.download = name;

@@ -5,6 +5,7 @@ import { Compare } from "./compare.js";
 import { Groups, Rollouts } from "./lists.js";
 import { Now, remember } from "./now.js";
 import { Rollout } from "./rollout.js";
+import { Tasks } from "./tasks.js";
 import { Timeline } from "./timeline.js";
 import { Tokens } from "./tokens.js";
 import { Training } from "./training.js";
@@ -12,7 +13,7 @@ import { address, Problem } from "./ui.js";
 import { plain } from "./text.js";
 
 const STATUS_S = 2;
-const VIEWS = { now: Now, groups: Groups, rollouts: Rollouts, timeline: Timeline, training: Training };
+const VIEWS = { now: Now, groups: Groups, rollouts: Rollouts, tasks: Tasks, timeline: Timeline, training: Training };
 const OF_ONE = { rollout: Rollout, compare: Compare, tokens: Tokens };
 const TABS = isSaved ? ["groups", "rollouts"] : Object.keys(VIEWS);
 
@@ -32,16 +33,16 @@ function usePlace() {
   return current;
 }
 
-function TokenForm({ error }) {
+function TokenForm() {
   const enter = (event) => {
     event.preventDefault();
     setToken(new FormData(event.target).get("token"));
     location.reload();
   };
   return html`<form class="token" onSubmit=${enter}><h1>This service asks for its token</h1>
-    <p><code>prorl token</code> prints it. It stays in this tab.</p>
-    <p><input name="token" type="password" autocomplete="off" aria-label="Token" autofocus /> <button>open</button></p>
-    ${hasToken() && html`<${Problem} error=${error} />`}</form>`;
+    <p>Where the service runs, <code>prorl open</code> opens this page, and <code>prorl token</code> prints the token. It stays in this tab.</p>
+    <p><label>Token <input name="token" type="password" autocomplete="off" autofocus /></label> <button>open</button></p>
+    ${hasToken() && html`<p class="problem" role="alert">That is not this service's token.</p>`}</form>`;
 }
 
 function Shown({ current, status, error }) {
@@ -67,7 +68,7 @@ function App() {
   const { answer: status, error } = useAnswer(isSaved ? null : "/v1/status", STATUS_S);
   useEffect(() => { if (status) remember(status); }, [status]);
   useEffect(() => { document.title = [current.id || current.view, status?.run ?? (savedTitle || "ProRL")].join(" – "); }, [current, status?.run]);
-  if (error?.status === 401) return html`<${TokenForm} error=${error} />`;
+  if (error?.status === 401) return html`<${TokenForm} />`;
   return html`<nav class="top"><b>${savedTitle || status?.run || "ProRL"}</b>
       ${TABS.map((name) => html`<a class=${name === current.view ? "current" : ""} href=${address(name)}>${name}</a>`)}
       <${Life} status=${status} error=${error} />${!isSaved && html`<a class="soft" href="docs">API</a>`}</nav>

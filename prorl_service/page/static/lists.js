@@ -1,8 +1,8 @@
 // Groups and rollouts, the newest first: filtered, paged, with a histogram of rewards.
 import { html } from "./vendor/htm-preact.js";
-import { isSaved, useAnswer, withQuery } from "./api.js";
+import { get, isSaved, save, useAnswer, withQuery } from "./api.js";
 import { Histogram } from "./charts.js";
-import { address, ago, count, Filters, hasEnded, Notice, number, Outcome, Pages, Problem, Reward, rewardKind, rolloutAddress, seconds, State, Table, Waiting } from "./ui.js";
+import { address, ago, count, Filters, hasEnded, Notice, number, Outcome, Pages, Problem, Reward, rewardKind, rolloutAddress, seconds, State, Table, Waiting, waits } from "./ui.js";
 import { plain } from "./text.js";
 
 const LIMIT = 100;
@@ -12,13 +12,40 @@ const BLAMES = ["task", "agent", "sandbox", "backend", "evaluator", "service"];
 const OUTCOME_NAMES = ["open", "informative", "all_zero", "all_one", "all_equal", "unscored"];
 const REASONS = ["finished", "max_turns", "length", "timeout", "error"];
 
-const COMMON = [["agent", "agent"], ["task_id", "task"], ["policy_version", "policy version"], ["run", "run"]];
+const COMMON = [["client", "by"], ["agent", "agent"], ["task_id", "task"], ["policy_version", "policy version"], ["run", "run"]];
 const GROUP_FIELDS = [["outcome", "rewards", OUTCOME_NAMES], ["state", "has a rollout", STATES], ["blame", "blame", BLAMES], ...COMMON];
-const ROLLOUT_FIELDS = [["state", "state", STATES], ["blame", "blame", BLAMES], ["finish_reason", "finish", REASONS], ["group_id", "group"], ...COMMON];
+const SORTS = ["oldest", "longest", "shortest", "best", "worst", "most_turns", "fewest_turns", "most_tokens", "fewest_tokens"];
+const ROLLOUT_FIELDS = [["sort", "sort", SORTS, "newest"], ["state", "state", STATES], ["blame", "blame", BLAMES], ["finish_reason", "finish", REASONS], ["group_id", "group"], ...COMMON];
+
+// A name without `*` is looked for anywhere in names.
+const pattern = (text) => (text && !text.includes("*") ? `*${text}*` : text);
+const wanted = (query) => ({ ...query, task_id: pattern(query.task_id), group_id: pattern(query.group_id) });
 
 // The newest page follows what happens; an older one stays as it is.
 function useRows(path, query) {
-  return useAnswer(withQuery(path, { ...query, limit: LIMIT }), isSaved || query.before ? 0 : EVERY_S);
+  return useAnswer(withQuery(path, { ...wanted(query), limit: LIMIT }), isSaved || query.before ? 0 : EVERY_S);
+}
+
+// --- CSV ----------------------------------------------------------------------------------------
+
+const MOST_SAVED = 20_000;
+const CSV_FIELDS = [
+  "rollout_id", "group_id", "task_id", "agent", "run", "state", "reward", "finish_reason", "turns", "sampled_tokens",
+  "policy_version", "staleness", "model_s", "tool_s", "created_at", "ended_at",
+];
+// A text that a spreadsheet would take for a formula gets an apostrophe.
+const cell = (value) => `"${String(value ?? "").replace(/^[=+@-](?![\d.])/, "'$&").replaceAll('"', '""')}"`;
+
+async function saveCsv(query) {
+  const rows = [];
+  let before = query.before;
+  do {
+    const page = await get(withQuery("/v1/rollouts", { ...wanted(query), before, limit: 500 }));
+    rows.push(...page.rollouts);
+    before = page.next;
+  } while (before && rows.length < MOST_SAVED);
+  const lines = [CSV_FIELDS, ...rows.map((row) => CSV_FIELDS.map((name) => row[name]))];
+  save(new Blob([lines.map((line) => line.map(cell).join(",")).join("\n")], { type: "text/csv" }), "rollouts.csv");
 }
 
 // --- groups -------------------------------------------------------------------------------------
@@ -65,6 +92,12 @@ export function Groups({ query, set }) {
 
 // --- rollouts -----------------------------------------------------------------------------------
 
+// Seconds of RUN, that of a rollout that is in it included; null before it.
+function runOf({ timings, activity }) {
+  const current = activity?.stage === "run" && !activity.is_queued ? activity.took_s : 0;
+  return timings.run_s + current || null;
+}
+
 const ROLLOUT_COLUMNS = [
   ["rollout", (row) => (row.has_content ? html`<a href=${rolloutAddress(row)}>${row.rollout_id}</a>` : html`<span title="its text is not kept">${row.rollout_id}</span>`)],
   ["task", (row) => row.task_id],
@@ -76,15 +109,17 @@ const ROLLOUT_COLUMNS = [
   ["sampled", (row) => count(row.sampled_tokens), "number"],
   ["version", (row) => row.policy_version, "number"],
   ["stale", (row) => row.staleness, "number"],
-  ["run", (row) => seconds(row.timings.run_s), "number"],
+  ["run", (row) => seconds(runOf(row)), "number"],
   ["ended", (row) => ago(row.ended_at), "number"],
-  ["what happened", (row) => row.error && html`<span title=${row.error.hint}>${plain(row.error.message.slice(0, 200))}</span>`, "wide"],
+  ["what happened", (row) => row.activity ? html`waits for ${plain(waits(row.activity))}, ${seconds(row.activity.waits_s)}` : row.error && html`<span title=${row.error.hint}>${plain(row.error.message.slice(0, 200))}</span>`, "wide"],
 ];
 
 export function Rollouts({ query, set }) {
-  const { answer, error } = useRows("/v1/rollouts", query);
+  const { answer, error } = useRows("/v1/rollouts", isSaved ? query : { ...query, count: true });
   return html`<section>
     <${Filters} fields=${ROLLOUT_FIELDS} query=${query} set=${set} />
+    ${answer?.matches != null && html`<p class="actions soft">${answer.matches.toLocaleString("en")} rollouts match
+      <button type="button" onClick=${() => saveCsv(query)}>save as CSV</button></p>`}
     <${Problem} error=${error} />
     ${answer ? html`<${Notice} text=${answer.notice} /><${Table} columns=${ROLLOUT_COLUMNS} rows=${answer.rollouts} empty="no rollout meets these conditions" />
       <${Pages} query=${query} next=${answer.next} set=${set} />` : !error && html`<${Waiting} />`}

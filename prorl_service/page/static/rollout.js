@@ -1,7 +1,8 @@
 // One rollout as a conversation: what it was asked, what it did turn by turn, the verdict and why.
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { download, isSaved, rolloutPath, useAnswer, withQuery } from "./api.js";
-import { address, clock, count, Fact, hasEnded, Notice, number, Reward, rewardKind, rolloutAddress, seconds, State, useKeys, Waiting } from "./ui.js";
+import { address, clock, count, Fact, hasEnded, Notice, number, Reward, rewardKind, rolloutAddress, seconds, State, useKeys, Waiting, waits } from "./ui.js";
+import { Markdown } from "./markdown.js";
 import { plain, Text } from "./text.js";
 
 const EVERY_S = 2;
@@ -15,13 +16,24 @@ function Card({ kind, title, note = "", id, children }) {
   return html`<section class="card ${kind}" id=${id}><header><h3>${title}</h3><span class="soft">${note}</span></header>${children}</section>`;
 }
 
-function Call({ call }) {
-  const note = call.output === null ? "not made: the rollout had ended" : seconds(call.duration_s);
+// The first call without output is the one that runs, while the rollout waits for a tool.
+function callNote(call, runs, rollout) {
+  if (call.output !== null) return seconds(call.duration_s);
+  if (hasEnded(rollout.state)) return "not made: the rollout had ended";
+  return runs ? `running for ${seconds(rollout.activity.waits_s)}` : "not made yet";
+}
+
+function Call({ call, runs, rollout }) {
+  const note = callNote(call, runs, rollout);
   return html`<${Card} kind=${call.is_error ? "tool error" : "tool"} title="Tool: ${call.name}" note=${note}>
     <${Text} text=${commandOf(call.arguments)} kind="command" />
     ${call.output !== null && html`<${Text} text=${call.output || "(no output)"} />`}
   <//>`;
 }
+
+// Folded text stays text: a part of it might be half of a block of code.
+const MOST_MARKDOWN = 20_000;
+const Said = ({ text, shown }) => (shown.markdown && text.length <= MOST_MARKDOWN ? html`<${Markdown} text=${text} />` : html`<${Text} text=${text} />`);
 
 function TurnBar({ turn, longest }) {
   const width = (value) => ({ width: `${(100 * value) / longest}%` });
@@ -44,19 +56,20 @@ function Resumed({ text, turns }) {
   return text.resumed.filter((one) => one.turn === turns).map((one) => html`<p class="segment">resumed at another start of the service, ${seconds(one.away_s)} later</p>`);
 }
 
-function TurnCards({ turn, at, shown, longest, isNewSegment }) {
+function TurnCards({ turn, at, shown, longest, isNewSegment, rollout }) {
+  const running = rollout.activity?.waits_for === "tool" ? turn.tool_calls.findIndex((call) => call.output === null) : -1;
   return html`<div class="turn" id="turn-${at + 1}">
     ${isNewSegment && html`<p class="segment">segment ${turn.segment + 1} begins: the context was rewritten</p>`}
     ${turn.given !== null && html`<${Card} kind="given" title="Given" note="as in the model's prompt"><${Text} text=${turn.given} /><//>`}
     <${Card} kind="model" title="Turn ${at + 1}" note=${shown.details ? notes(turn) : `model ${seconds(turn.model_s)}`}>
       <${TurnBar} turn=${turn} longest=${longest} />
       ${turn.reasoning && html`<details class="reasoning" open=${shown.reasoning}><summary>reasoning</summary><${Text} text=${turn.reasoning} /></details>`}
-      ${turn.text.trim() && html`<${Text} text=${turn.text} />`}
+      ${turn.text.trim() && html`<${Said} text=${turn.text} shown=${shown} />`}
       ${!turn.text.trim() && !turn.reasoning && turn.tool_calls.length === 0 && html`<${Text} text=${turn.raw || "(nothing)"} />`}
     <//>
     ${turn.format_error && html`<${Card} kind="tool error" title="Format error"><${Text} text=${turn.format_error} /><//>`}
     ${turn.tool_calls.length > 0 && html`<details class="calls" open=${shown.tools}><summary>${turn.tool_calls.map((call) => call.name).join(", ")}</summary>
-      ${turn.tool_calls.map((call) => html`<${Call} call=${call} />`)}</details>`}
+      ${turn.tool_calls.map((call, number) => html`<${Call} call=${call} runs=${number === running} rollout=${rollout} />`)}</details>`}
   </div>`;
 }
 
@@ -81,6 +94,22 @@ function Siblings({ text }) {
     <a href=${address(`compare/${encodeURIComponent(rollout.group_id)}`, { run: rollout.run })}>compare</a></nav>`;
 }
 
+function Now({ activity }) {
+  const stage = activity.stage.toUpperCase();
+  const budget = activity.budget_s === null ? "" : `, ${seconds(activity.worked_s)} of ${seconds(activity.budget_s)} allowed`;
+  return html`<${Fact} name="now">${activity.is_queued ? `queued for ${stage}` : stage} for ${seconds(activity.took_s)}${budget}<//>
+    <${Fact} name="waits for">${plain(waits(activity))}, for ${seconds(activity.waits_s)}<//>`;
+}
+
+// Seconds of all visits to a stage, the one that lasts included; none if it was not reached.
+function Stage({ name, rollout, children }) {
+  const key = name.toLowerCase();
+  const { activity } = rollout;
+  const current = activity?.stage === key && !activity.is_queued ? activity.took_s : 0;
+  const took = rollout.timings[`${key}_s`] + current;
+  return html`<${Fact} name=${name}>${took > 0 ? seconds(took) : "–"}${took > 0 && children}<//>`;
+}
+
 function Header({ text }) {
   const { rollout } = text;
   const { timings } = rollout;
@@ -88,12 +117,14 @@ function Header({ text }) {
     <h1>${rollout.rollout_id} <${State} state=${rollout.state} blame=${rollout.state === "failed" ? rollout.error?.blame : null} /></h1>
     <div class="facts">
       <${Fact} name="task">${rollout.task_id}<//><${Fact} name="agent">${rollout.agent}<//>
+      ${rollout.client && html`<${Fact} name="by">${plain(rollout.client)}<//>`}
       <${Fact} name="reward"><${Reward} reward=${rollout.reward} /><//>
       <${Fact} name="turns">${rollout.turns ?? "–"}<//><${Fact} name="sampled">${count(rollout.sampled_tokens)}<//>
       <${Fact} name="version">${rollout.policy_version ?? "–"}<//><${Fact} name="attempt">${rollout.attempt}<//>
-      <${Fact} name="queued">${seconds(timings.queue_s)}<//><${Fact} name="INIT">${seconds(timings.init_s)}<//>
-      <${Fact} name="RUN">${seconds(timings.run_s)} (model ${seconds(rollout.model_s)}, tools ${seconds(rollout.tool_s)})<//>
-      <${Fact} name="EVAL">${seconds(timings.eval_s)}<//>
+      ${rollout.activity && html`<${Now} activity=${rollout.activity} />`}
+      <${Fact} name="queued">${seconds(timings.queue_s)}<//><${Stage} name="INIT" rollout=${rollout} />
+      <${Stage} name="RUN" rollout=${rollout}> (model ${seconds(rollout.model_s)}, tools ${seconds(rollout.tool_s)})<//>
+      <${Stage} name="EVAL" rollout=${rollout} />
       ${rollout.ended_at && html`<${Fact} name="ended">${clock(rollout.ended_at)}<//>`}
     </div>
     <${Siblings} text=${text} />
@@ -104,7 +135,7 @@ function Actions({ rollout, shown, toggle }) {
   const curl = `curl -H "Authorization: Bearer $(prorl token)" '${new URL(rolloutPath(rollout.rollout_id, "").slice(1), location.href)}'`;
   const save = () => download(withQuery("/v1/page", { group_id: rollout.group_id, run: rollout.run }), `${rollout.group_id}.html`);
   return html`<p class="actions">
-    ${[["reasoning", 1], ["tools", 2], ["details", 3]].map(([name, key]) => html`<label><input type="checkbox" checked=${shown[name]} onChange=${() => toggle(name)} /> ${name} <kbd>${key}</kbd></label>`)}
+    ${[["reasoning", 1], ["tools", 2], ["details", 3], ["markdown", 4]].map(([name, key]) => html`<label><input type="checkbox" checked=${shown[name]} onChange=${() => toggle(name)} /> ${name} <kbd>${key}</kbd></label>`)}
     <a href=${rolloutAddress(rollout, "tokens")}>tokens <kbd>t</kbd></a>
     ${!isSaved && html`<button type="button" onClick=${save} title="this rollout and its siblings, as a file that opens anywhere">save as HTML</button>
       <button type="button" onClick=${() => navigator.clipboard.writeText(curl)} title=${curl}>copy as curl</button>`}
@@ -120,7 +151,7 @@ function go(turns, step) {
 
 export function Rollout({ id, query }) {
   const [isOpen, setOpen] = useState(true);
-  const [shown, setShown] = useState({ reasoning: false, tools: true, details: false });
+  const [shown, setShown] = useState({ reasoning: false, tools: true, details: false, markdown: false });
   const { answer: text, error } = useAnswer(rolloutPath(id, "/text", { run: query.run }), isSaved || !isOpen ? 0 : EVERY_S);
   useEffect(() => setOpen(text === null || !hasEnded(text.rollout.state)), [text]);
   const toggle = (name) => setShown((old) => ({ ...old, [name]: !old[name] }));
@@ -130,7 +161,7 @@ export function Rollout({ id, query }) {
   };
   useKeys({
     j: () => go(text?.turns ?? [], 1), k: () => go(text?.turns ?? [], -1), h: () => sibling(-1), l: () => sibling(1),
-    1: () => toggle("reasoning"), 2: () => toggle("tools"), 3: () => toggle("details"),
+    1: () => toggle("reasoning"), 2: () => toggle("tools"), 3: () => toggle("details"), 4: () => toggle("markdown"),
     t: () => { location.hash = rolloutAddress({ rollout_id: id, run: query.run }, "tokens"); },
     c: () => { if (text) location.hash = address(`compare/${encodeURIComponent(text.rollout.group_id)}`, { run: text.rollout.run }); },
   });
@@ -140,11 +171,11 @@ export function Rollout({ id, query }) {
     <${Header} text=${text} /><${Actions} rollout=${text.rollout} shown=${shown} toggle=${toggle} />
     <${Notice} text=${text.notice} />
     <${Verdict} text=${text} />
-    ${text.prompt.map((message) => html`<${Card} kind="prompt" title=${message.role}><${Text} text=${message.content} /><//>`)}
-    ${text.turns.map((turn, at) => html`<${Resumed} text=${text} turns=${at} /><${TurnCards} turn=${turn} at=${at} shown=${shown} longest=${longest}
+    ${text.prompt.map((message) => html`<${Card} kind="prompt" title=${message.role}><${Said} text=${message.content} shown=${shown} /><//>`)}
+    ${text.turns.map((turn, at) => html`<${Resumed} text=${text} turns=${at} /><${TurnCards} turn=${turn} at=${at} shown=${shown} longest=${longest} rollout=${text.rollout}
       isNewSegment=${at > 0 && turn.segment !== text.turns[at - 1].segment} />`)}
     <${Resumed} text=${text} turns=${text.turns.length} />
-    ${!hasEnded(text.rollout.state) && html`<p class="soft">… ${text.rollout.state}</p>`}
+    ${text.rollout.activity && html`<p class="soft">… ${text.rollout.state}, waits for ${plain(waits(text.rollout.activity))} since ${seconds(text.rollout.activity.waits_s)}</p>`}
     <details><summary>task data, tools, sampling, limits</summary>
       <${Text} text=${JSON.stringify({ image: text.image, data: text.data, tools: text.tools, sampling: text.sampling, limits: text.limits }, null, 2)} /></details>
   </article>`;

@@ -5,7 +5,7 @@ import { Lines } from "./charts.js";
 import { address, count, Filters, Notice, number, percent, seconds, Table, Waiting } from "./ui.js";
 
 const EVERY_S = 10;
-const FIELDS = [["agent", "agent"], ["run", "run"]];
+const FIELDS = [["agent", "agent"], ["run", "run"], ["than", "compare with run"]];
 
 const share = (value) => `${+(100 * value).toFixed(1)} %`;
 const wastedShare = (row) => (row.sampled_tokens ? row.wasted_tokens / row.sampled_tokens : null);
@@ -29,20 +29,34 @@ const COLUMNS = [
   ["ended within", (row) => seconds(took(row)), "number"],
 ];
 
+// Figures of both runs over the versions of either.
+function joined(rows, others, values) {
+  const versions = [...new Set([...rows, ...others].map((row) => row.policy_version))].sort((a, b) => a - b);
+  const column = (from, value) => {
+    const known = new Map(from.map((row) => [row.policy_version, value(row)]));
+    return versions.map((version) => known.get(version) ?? null);
+  };
+  const sides = others.length ? [rows, others] : [rows];
+  return [versions, ...sides.flatMap((side) => values.map((value) => column(side, value)))];
+}
+
 export function Training({ query, set }) {
-  const { answer, error } = useAnswer(withQuery("/v1/training", query), isSaved ? 0 : EVERY_S);
+  const { than, ...wanted } = query;
+  const { answer, error } = useAnswer(withQuery("/v1/training", wanted), isSaved ? 0 : EVERY_S);
+  const other = useAnswer(than ? withQuery("/v1/training", { ...wanted, run: than }) : null);
   if (!answer) return html`<section><${Filters} fields=${FIELDS} query=${query} set=${set} /><${Waiting} error=${error} /></section>`;
   const rows = answer.versions;
-  const versions = rows.map((row) => row.policy_version);
-  const lines = (...values) => [versions, ...values.map((value) => rows.map(value))];
+  const others = other.answer?.versions ?? [];
+  const lines = (...values) => joined(rows, others, values);
+  const names = (...ours) => (others.length ? [...ours, ...ours.map((name) => `${name}, ${than}`)] : ours);
   return html`<section>
     <${Filters} fields=${FIELDS} query=${query} set=${set} />
-    <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.</p><${Notice} text=${answer.notice} />
+    <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.${than && others.length === 0 ? ` Nothing of run ${than} is here.` : ""}</p><${Notice} text=${answer.notice} />
     ${rows.length > 0 && html`<div class="charts">
-      <${Lines} title="Success and mean reward" names=${["success", "mean reward"]} isTime=${false} data=${lines((row) => row.success_rate, (row) => row.mean_reward)} />
-      <${Lines} title="Informative groups" names=${["share"]} isTime=${false} data=${lines((row) => row.informative_share)} format=${share} />
-      <${Lines} title="Staleness in versions" names=${["mean", "max"]} isTime=${false} data=${lines((row) => row.mean_staleness, (row) => row.max_staleness)} />
-      <${Lines} title="Sampled tokens that were wasted" names=${["share"]} isTime=${false} data=${lines(wastedShare)} format=${share} />
+      <${Lines} title="Success and mean reward" names=${names("success", "mean reward")} isTime=${false} data=${lines((row) => row.success_rate, (row) => row.mean_reward)} />
+      <${Lines} title="Informative groups" names=${names("share")} isTime=${false} data=${lines((row) => row.informative_share)} format=${share} />
+      <${Lines} title="Staleness in versions" names=${names("mean", "max")} isTime=${false} data=${lines((row) => row.mean_staleness, (row) => row.max_staleness)} />
+      <${Lines} title="Sampled tokens that were wasted" names=${names("share")} isTime=${false} data=${lines(wastedShare)} format=${share} />
     </div>`}
     <${Table} columns=${COLUMNS} rows=${[...rows].reverse()} empty="no rollout has ended" />
   </section>`;

@@ -61,6 +61,12 @@ const OUTCOMES = {
 };
 export const Outcome = ({ outcome }) => html`<span class="outcome ${outcome}">${OUTCOMES[outcome]}</span>`;
 
+// What an unfinished rollout waits for, in words.
+const WAITS_FOR = {
+  worker: "a free worker", engine: "an engine (slot, cache or new weights)", model: "the model's reply", agent: "the agent's code",
+};
+export const waits = (activity) => (activity.waits_for === "tool" ? `tool ${activity.tool}` : WAITS_FOR[activity.waits_for]);
+
 export const Notice = ({ text }) => (text ? html`<p class="notice">${plain(text)}</p>` : null);
 
 export function Problem({ error }) {
@@ -83,14 +89,14 @@ export function Table({ columns, rows, empty = "none" }) {
 
 // --- filters ------------------------------------------------------------------------------------
 
-// A form of selects and fields; `set` takes the changed query.
+// A form of selects and fields, each with its name, label, choices, and what none of them is called; `set` takes the changed query.
 export function Filters({ fields, query, set }) {
   const change = (name) => (event) => set({ ...query, [name]: event.target.value, before: undefined });
   return html`<form class="filters" onSubmit=${(event) => event.preventDefault()}>
-    ${fields.map(([name, label, choices]) => html`<label>${label}
+    ${fields.map(([name, label, choices, none = "any"]) => html`<label>${label}
       ${choices ? html`<select name=${name} value=${query[name] ?? ""} onChange=${change(name)}>
-        <option value="">any</option>
-        ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replace("_", " ")}</option>`)}
+        <option value="">${none}</option>
+        ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replaceAll("_", " ")}</option>`)}
       </select>` : html`<input name=${name} value=${query[name] ?? ""} onChange=${change(name)} size="12" />`}
     </label>`)}
     ${Object.values(query).some(Boolean) && html`<button type="button" onClick=${() => set({})}>clear</button>`}

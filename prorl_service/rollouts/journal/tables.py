@@ -68,6 +68,8 @@ class EndedRow:
     """Unix time in seconds; not written here."""
     owner: str | None = None
     """Front that forwarded the group; not written here."""
+    client: str | None = None
+    """Submitter of the group, or its training; not written here."""
     group_size: int | None = None
     """Number of rollouts of its group, of which a front may have given only some; None: as many as
     are in the journal. Not written here."""

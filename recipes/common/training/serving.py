@@ -17,19 +17,20 @@ def service(settings: Run, model: Path, *, brought: bool) -> Iterator[str]:
     with ExitStack() as stack:
         engines = list(settings.engines)
         if not brought and not engines:  # a tiny model: see `checks.check_engines`
-            options = ["--max-model-len", str(settings.agent.context)]
+            of_engine = ["--max-model-len", str(settings.agent.context)]
             log = settings.output / "engine.log"
-            engines = [stack.enter_context(local.engine(model, log=log, options=options)).url]
+            engines = [stack.enter_context(local.engine(model, log=log, options=of_engine)).url]
         log = settings.output / "service.log"
-        options = [*_options(settings), *settings.service.options]
+        of_service = [*options(settings), *settings.service.options]
         started = stack.enter_context(
-            local.service([] if brought else engines, log=log, options=options)
+            local.service([] if brought else engines, log=log, options=of_service)
         )
         print(f"service {started.url}, log {log}", flush=True)
         yield started.url
 
 
-def _options(settings: Run) -> list[str]:
+def options(settings: Run) -> list[str]:
+    """Returns options of `prorl serve`."""
     sandbox = settings.sandbox
     return [
         *("--sandbox", sandbox.kind),

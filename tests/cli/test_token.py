@@ -49,10 +49,18 @@ def test_tokens_are_added_listed_and_removed(
 
 
 def test_open_prints_a_link_with_the_token(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, own_directory: Path
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    token = make_own_token()
-    link = printed(capsys, "open", "--url", "http://127.0.0.1:9")
-    assert opened == [link] == [f"http://127.0.0.1:9/#token={token}"]
+    link = f"http://127.0.0.1:9/#token={make_own_token()}"
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert printed(capsys, "open", "--url", "http://127.0.0.1:9") == link
+    assert opened == []
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert printed(capsys, "open", "--url", "http://127.0.0.1:9") == link
+    file = own_directory / "prorl/open.html"
+    assert opened == [file.as_uri()], "the token is no argument of the browser"
+    assert link in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0

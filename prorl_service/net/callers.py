@@ -142,7 +142,7 @@ class TokenCallers:
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
         except FileNotFoundError:
             seen = None
-        if seen != self._seen or (seen is None and self._named):
+        if seen != self._seen:
             tokens = TokenFile(self._file).read()
             self._named = {one.digest: Caller(name, one.role) for name, one in tokens.items()}
             self._seen = seen

@@ -41,8 +41,8 @@ class Admission:
         self._max_unfinished = max_unfinished
         self._max_per_client = max_unfinished_per_client
         self._started_at = time.monotonic()
-        self._being_accepted = 0
-        """Number of rollouts that passed all checks and are not queued yet."""
+        self._being_accepted = Counter[str | None]()
+        """Number of rollouts that passed all checks and are not queued yet, by client."""
         self._writing: dict[str, asyncio.Task[bool]] = {}
         """Submissions that are being written or queued, keyed by each of their groups."""
         self.refusal: ProRLError | None = None
@@ -57,8 +57,7 @@ class Admission:
                 group.training = group.training or self._validator.backends.owner.key
                 self._validator.check_training(group)
             admitted = await asyncio.to_thread(self._validator.check_all, new, invalid)
-            self._check_clients([group for _, group in new])
-            self._reserve(sum(len(group.indices) for _, group in new))
+            self._reserve([group for _, group in new])
             # The client may go away; groups on disk must be begun all the same.
             writing = self._background.run_once(self._write(admitted), name="accept groups")
             for one in admitted:
@@ -82,34 +81,28 @@ class Admission:
                 )
         return [(i, group) for i, group in enumerate(groups) if group.group_id not in known]
 
-    def _check_clients(self, groups: Sequence[Group]) -> None:
-        """Raises `Overloaded` if a client would have too many unfinished rollouts."""
-        if self._max_per_client is None:
-            return
+    def _reserve(self, groups: Sequence[Group]) -> None:
+        """Raises `Overloaded` if there, or of one client, would be too many unfinished rollouts."""
         added = Counter[str | None]()
         for group in groups:
             added[group.submitter] += len(group.indices)
-        for client, count in added.items():
-            unfinished = self._inflight.count_of(client)
-            excess = unfinished + count - self._max_per_client
-            if excess > 0:
-                raise Overloaded(
-                    f"{client or 'a client without a name'} has {unfinished} unfinished rollouts, "
-                    f"and {count} more would be above {self._max_per_client}",
-                    hint="submit again when some have ended",
-                    retry_after_s=self._seconds_to_end(excess),
-                )
+        unfinished = self._inflight.count() + self._being_accepted.total()
+        self._check_room("", unfinished, added.total(), self._max_unfinished)
+        if self._max_per_client is not None:
+            for client, count in added.items():
+                unfinished = self._inflight.count_of(client) + self._being_accepted[client]
+                who = f" of {client or 'clients without a name'}"
+                self._check_room(who, unfinished, count, self._max_per_client)
+        self._being_accepted += added
 
-    def _reserve(self, added: int) -> None:
-        unfinished = self._inflight.count() + self._being_accepted
-        excess = unfinished + added - self._max_unfinished
+    def _check_room(self, who: str, unfinished: int, added: int, most: int) -> None:
+        excess = unfinished + added - most
         if excess > 0:
             raise Overloaded(
-                f"{unfinished} rollouts are unfinished, {added} more would be too many",
+                f"{unfinished} rollouts{who} are unfinished, {added} more would be too many",
                 hint="submit again when some have ended",
                 retry_after_s=self._seconds_to_end(excess),
             )
-        self._being_accepted += added
 
     def _seconds_to_end(self, count: int) -> int:
         """Estimates the time from how many have ended since the start."""
@@ -131,7 +124,8 @@ class Admission:
             is_written = await self._journal.accept(rows)
         finally:
             if not is_written:
-                self._being_accepted -= sum(len(one.group.indices) for one in admitted)
+                for one in admitted:
+                    self._being_accepted[one.group.submitter] -= len(one.group.indices)
         if is_written:
             await self._queue(admitted, created_at)
         return is_written
@@ -147,7 +141,7 @@ class Admission:
             records = self._inflight.add(one, created_at)
             for record in records:
                 self._begin(record)
-            self._being_accepted -= len(records)
+            self._being_accepted[one.group.submitter] -= len(records)
             in_slice += len(records)
             if in_slice >= SLICE:
                 in_slice = 0

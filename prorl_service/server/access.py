@@ -1,4 +1,4 @@
-"""What callers may do, by role, and the record of what they did to others' work.
+"""What callers may do, by role, and the log of what they did to weights, engines and rollouts.
 
 A named caller submits under its own name, and ends only rollouts of its own. Trainers push weights:
 they need the role `admin`.
@@ -39,21 +39,16 @@ SUBMITS = ("/v1/rollouts", "/v1/groups/")
 """Beginnings of the paths of those who submit."""
 GATEWAY = "/gateway"
 """End of a path that gives a key of a rollout's model."""
-RECORDED = (
-    *("/v1/weights", "/v1/backends", "/v1/policy", "/v1/rollouts/cancel", "/v1/samplers"),
-    *("/start", "/stop", "/process", "/cancel", "/add_llm_server", "/clear_llm_server"),
-)
-"""Beginnings of the paths of what is written to the log, if it changes anything."""
 
 
 class NotAllowed(ProRLError):
     """The caller's role or name does not suffice."""
 
-    status = 403
+    answer_status = 403
 
 
 class ServiceAccess:
-    """What of the service is open, and to whom; records what changes things."""
+    """What of the service is open, and to whom."""
 
     def is_open(self, path: str) -> bool:
         """Returns whether the path needs no token, as it reveals nothing: whether the process
@@ -72,8 +67,6 @@ class ServiceAccess:
                     hint="ask the service's owner for another: `prorl token add NAME --role ...`",
                 )
             )
-        if method not in LOOKS and path.startswith(RECORDED):
-            log.info("%s: %s %s", caller, method, path)
         return None
 
 
@@ -92,6 +85,11 @@ def caller_of(request: Request) -> Caller:
 
 
 CallerDep = Annotated[Caller, Depends(caller_of)]
+
+
+def record(caller: Caller, what: str) -> None:
+    """Logs what a caller does to weights, engines or rollouts."""
+    log.info("%s %s", caller, what)
 
 
 def sign(groups: Iterable[Group], caller: Caller) -> None:

@@ -56,7 +56,7 @@ from prorl_service.schemas.sampling import (
     SamplerStatus,
 )
 from prorl_service.schemas.tracing import read_traceparent
-from prorl_service.server.access import CallerDep, check_own, sign
+from prorl_service.server.access import CallerDep, check_own, record, sign
 from prorl_service.server.service import Service, ServiceDep, json_response
 
 PusherHeader = Annotated[
@@ -195,6 +195,7 @@ async def cancel(body: RolloutIds, service: ServiceDep, caller: CallerDep) -> Re
     of others, without the role admin."""
     groups = {rollout_id.rpartition(".")[0] for rollout_id in body.rollout_ids}
     await check_own(caller, groups, service.journal)
+    record(caller, f"cancels {len(body.rollout_ids)} rollouts")
     cancelled = await service.journal.unless_failing(service.executor.cancel(body.rollout_ids))
     return json_response(Rollouts.model_construct(rollouts=cancelled))
 
@@ -303,11 +304,13 @@ async def list_backends(service: ServiceDep) -> Backends:
 
 @engine_router.post("/backends", summary="Add an engine", status_code=201)
 async def add_backend(
-    body: BackendSpec, service: ServiceDep, training: TrainingHeader = None
+    body: BackendSpec, service: ServiceDep, caller: CallerDep, training: TrainingHeader = None
 ) -> BackendStatus:
     """Adds a backend, idempotent by URL: a repetition renews the lease, and updates `lease_s` and
     `max_calls`. The backend takes the newest weights before it serves."""
     body.training = body.training or training
+    if all(body.url != one.url for one in service.backends.statuses()):  # not a renewed lease
+        record(caller, f"adds the engine {body.url}")
     return await service.add_backend(body)
 
 
@@ -319,8 +322,9 @@ async def put_backends(body: OwnedBackends, service: ServiceDep) -> Backends:
 
 
 @engine_router.delete("/backends/{backend_id}", summary="Remove an engine")
-async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
+async def remove_backend(backend_id: str, service: ServiceDep, caller: CallerDep) -> BackendStatus:
     """Removes a backend, whose rollouts continue elsewhere with their next turn."""
+    record(caller, f"removes the engine {backend_id}")
     return await service.backends.remove(backend_id)
 
 
@@ -346,10 +350,11 @@ async def open_group(
 
 @weights_router.post("/weights/broadcast", summary="Broadcast weights")
 async def broadcast(
-    body: BroadcastSpec, service: ServiceDep, training: PusherHeader
+    body: BroadcastSpec, service: ServiceDep, caller: CallerDep, training: PusherHeader
 ) -> WeightsReport:
     """Has all engines receive the weights that the trainer broadcasts at the same time. The service
     does not keep them: an engine that is started again has to wait for the next broadcast."""
+    record(caller, f"broadcasts weights for {training}")
     return await service.backends.weights.load_broadcast(
         body.group, body.update_info, body, training=training
     )
@@ -357,9 +362,10 @@ async def broadcast(
 
 @weights_router.post("/weights", summary="Load weights from a path")
 async def load_weights(
-    body: WeightsAt, service: ServiceDep, training: PusherHeader
+    body: WeightsAt, service: ServiceDep, caller: CallerDep, training: PusherHeader
 ) -> WeightsReport:
     """Has all backends load a file that the service can read, or a directory that they can read."""
+    record(caller, f"loads weights for {training}")
     source = await asyncio.to_thread(source_at, Path(body.path))
     return await service.backends.weights.load(source, body, training=training)
 
@@ -368,12 +374,14 @@ async def load_weights(
 async def stream_weights(
     request: Request,
     service: ServiceDep,
+    caller: CallerDep,
     training: PusherHeader,
     push: Annotated[StreamedPush, Query()],
 ) -> WeightsReport:
     """Takes one safetensors file as the body, with the whole model, or with a LoRA adapter whose
     metadata have PEFT's configuration as `adapter_config`; or the difference of a whole model from
     `base`, refused with 412 if the newest weights are others."""
+    record(caller, f"sends weights for {training}")
     return await service.backends.weights.load_stream(request.stream(), push, training=training)
 
 

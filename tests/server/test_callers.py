@@ -93,8 +93,8 @@ async def test_each_ends_its_own_rollouts_only(
         shelved = (await of_eve.groups(GroupQuery(client="alice"))).groups
         assert [row.group_id for row in shelved] == ["a"]
     said = [record.getMessage() for record in caplog.records]
-    assert "alice: POST /v1/rollouts/cancel" in said
-    assert "the owner: POST /v1/rollouts/cancel" in said
+    done = [line for line in said if " cancels " in line]
+    assert done == ["alice cancels 1 rollouts", "the owner cancels 1 rollouts"]
     assert not any(secret in line for line in said for secret in (alice, bob, eve))
 
 
@@ -105,10 +105,19 @@ async def test_a_client_has_a_share_of_the_unfinished(url: str, tokens: TokenFil
         AsyncRolloutClient(url, token=OWN, retry_s=0) as of_owner,
     ):
         await of_alice.submit([group("a", n=3)])
-        with pytest.raises(ServiceCallError, match="alice has 3 unfinished"):
+        with pytest.raises(ServiceCallError, match="3 rollouts of alice are unfinished"):
             await of_alice.submit([group("b", n=2)])
         await of_owner.submit([group("c", n=4)])
         await of_alice.submit([group("d")])
+        outcomes = await asyncio.gather(
+            *(of_owner.submit([group(f"e{number}")]) for number in range(8)), return_exceptions=True
+        )
+        assert all(isinstance(one, ServiceCallError) for one in outcomes)
+        await of_owner.cancel([f"c.{index}" for index in range(4)])
+        outcomes = await asyncio.gather(
+            *(of_owner.submit([group(f"f{number}")]) for number in range(8)), return_exceptions=True
+        )
+        assert sum(isinstance(one, list) for one in outcomes) == 4
 
 
 async def test_a_removed_token_is_refused_immediately(url: str, tokens: TokenFile) -> None:

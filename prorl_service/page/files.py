@@ -30,7 +30,7 @@ MEDIA_TYPES = {
 class PageIncomplete(ProRLError):
     """Third-party files of the page are missing: a checkout that was not set up."""
 
-    status = 503
+    answer_status = 503
 
 
 def read(name: str) -> tuple[bytes, str] | None:

@@ -153,6 +153,17 @@ def test_rows_are_saved_as_csv(tab: Tab, tmp_path: Path, http: httpx.Client) -> 
     assert [row["rollout_id"] for row in rows] == [row["rollout_id"] for row in expected]
 
 
+def test_all_that_matches_is_saved_whatever_the_order(tab: Tab, tmp_path: Path) -> None:
+    tab.save_into(tmp_path)
+    shown = show(tab, "rollouts?sort=best", "rollouts match")
+    matches = next(line for line in shown.splitlines() if "rollouts match" in line).split()[0]
+    tab.click(".actions button")
+    file, deadline = tmp_path / "rollouts.csv", time.monotonic() + WAIT_S
+    while not file.exists() and time.monotonic() < deadline:
+        stay(tab, 0.2)
+    assert len(file.read_text().splitlines()) == 1 + int(matches.replace(",", "")) > 501
+
+
 def test_tasks_show_their_success_and_lead_to_their_rollouts(tab: Tab, http: httpx.Client) -> None:
     rows = answer(http, "/v1/tasks", limit=500)["tasks"]
     shown = show(tab, "tasks", "Ended rollouts only")
@@ -167,11 +178,11 @@ def test_tasks_show_their_success_and_lead_to_their_rollouts(tab: Tab, http: htt
 
 def test_two_runs_are_shown_together(tab: Tab, http: httpx.Client) -> None:
     run = answer(http, "/v1/status")["run"]
-    show(tab, f"training?than={run}", "Informative groups")
+    show(tab, f"training?other={run}", "Informative groups")
     assert f"success, {run}" in tab.wait_for(f"success, {run}", ".charts")
-    assert "Nothing of run nobody" in show(tab, "training?than=nobody", "Nothing of run")
-    shown = show(tab, f"tasks?than={run}", "that differ most")
-    assert "than before, points" in shown
+    assert "Nothing of run nobody" in show(tab, "training?other=nobody", "Nothing of run")
+    shown = show(tab, f"tasks?other={run}", "that differ most")
+    assert "change, points" in shown
 
 
 def test_markdown_is_laid_out_on_demand_and_stays_text(tab: Tab) -> None:

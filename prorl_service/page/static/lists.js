@@ -2,7 +2,7 @@
 import { html } from "./vendor/htm-preact.js";
 import { get, isSaved, save, useAnswer, withQuery } from "./api.js";
 import { Histogram } from "./charts.js";
-import { address, ago, count, Filters, hasEnded, Notice, number, Outcome, Pages, Problem, Reward, rewardKind, rolloutAddress, seconds, State, Table, Waiting, waits } from "./ui.js";
+import { address, ago, anywhere, count, Filters, hasEnded, Notice, number, Outcome, Pages, Problem, Reward, rewardKind, rolloutAddress, seconds, State, Table, Waiting, waits } from "./ui.js";
 import { plain } from "./text.js";
 
 const LIMIT = 100;
@@ -17,9 +17,7 @@ const GROUP_FIELDS = [["outcome", "rewards", OUTCOME_NAMES], ["state", "has a ro
 const SORTS = ["oldest", "longest", "shortest", "best", "worst", "most_turns", "fewest_turns", "most_tokens", "fewest_tokens"];
 const ROLLOUT_FIELDS = [["sort", "sort", SORTS, "newest"], ["state", "state", STATES], ["blame", "blame", BLAMES], ["finish_reason", "finish", REASONS], ["group_id", "group"], ...COMMON];
 
-// A name without `*` is looked for anywhere in names.
-const pattern = (text) => (text && !text.includes("*") ? `*${text}*` : text);
-const wanted = (query) => ({ ...query, task_id: pattern(query.task_id), group_id: pattern(query.group_id) });
+const wanted = (query) => ({ ...query, task_id: anywhere(query.task_id), group_id: anywhere(query.group_id) });
 
 // The newest page follows what happens; an older one stays as it is.
 function useRows(path, query) {
@@ -28,22 +26,23 @@ function useRows(path, query) {
 
 // --- CSV ----------------------------------------------------------------------------------------
 
-const MOST_SAVED = 20_000;
 const CSV_FIELDS = [
   "rollout_id", "group_id", "task_id", "agent", "run", "state", "reward", "finish_reason", "turns", "sampled_tokens",
   "policy_version", "staleness", "model_s", "tool_s", "created_at", "ended_at",
 ];
-// A text that a spreadsheet would take for a formula gets an apostrophe.
-const cell = (value) => `"${String(value ?? "").replace(/^[=+@-](?![\d.])/, "'$&").replaceAll('"', '""')}"`;
+// A spreadsheet takes some texts for formulas: all but plain names get an apostrophe.
+const isPlain = (value) => typeof value !== "string" || /^(\w|$)/.test(value);
+const cell = (value) => `"${isPlain(value) ? "" : "'"}${String(value ?? "").replaceAll('"', '""')}"`;
 
+// All rollouts that match, the newest first: another order has one page.
 async function saveCsv(query) {
   const rows = [];
-  let before = query.before;
+  let before;
   do {
-    const page = await get(withQuery("/v1/rollouts", { ...wanted(query), before, limit: 500 }));
+    const page = await get(withQuery("/v1/rollouts", { ...wanted(query), sort: undefined, before, limit: 500 }));
     rows.push(...page.rollouts);
     before = page.next;
-  } while (before && rows.length < MOST_SAVED);
+  } while (before);
   const lines = [CSV_FIELDS, ...rows.map((row) => CSV_FIELDS.map((name) => row[name]))];
   save(new Blob([lines.map((line) => line.map(cell).join(",")).join("\n")], { type: "text/csv" }), "rollouts.csv");
 }

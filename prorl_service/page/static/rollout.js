@@ -94,7 +94,7 @@ function Siblings({ text }) {
     <a href=${address(`compare/${encodeURIComponent(rollout.group_id)}`, { run: rollout.run })}>compare</a></nav>`;
 }
 
-function Now({ activity }) {
+function Doing({ activity }) {
   const stage = activity.stage.toUpperCase();
   const budget = activity.budget_s === null ? "" : `, ${seconds(activity.worked_s)} of ${seconds(activity.budget_s)} allowed`;
   return html`<${Fact} name="now">${activity.is_queued ? `queued for ${stage}` : stage} for ${seconds(activity.took_s)}${budget}<//>
@@ -121,7 +121,7 @@ function Header({ text }) {
       <${Fact} name="reward"><${Reward} reward=${rollout.reward} /><//>
       <${Fact} name="turns">${rollout.turns ?? "–"}<//><${Fact} name="sampled">${count(rollout.sampled_tokens)}<//>
       <${Fact} name="version">${rollout.policy_version ?? "–"}<//><${Fact} name="attempt">${rollout.attempt}<//>
-      ${rollout.activity && html`<${Now} activity=${rollout.activity} />`}
+      ${rollout.activity && html`<${Doing} activity=${rollout.activity} />`}
       <${Fact} name="queued">${seconds(timings.queue_s)}<//><${Stage} name="INIT" rollout=${rollout} />
       <${Stage} name="RUN" rollout=${rollout}> (model ${seconds(rollout.model_s)}, tools ${seconds(rollout.tool_s)})<//>
       <${Stage} name="EVAL" rollout=${rollout} />
@@ -175,7 +175,7 @@ export function Rollout({ id, query }) {
     ${text.turns.map((turn, at) => html`<${Resumed} text=${text} turns=${at} /><${TurnCards} turn=${turn} at=${at} shown=${shown} longest=${longest} rollout=${text.rollout}
       isNewSegment=${at > 0 && turn.segment !== text.turns[at - 1].segment} />`)}
     <${Resumed} text=${text} turns=${text.turns.length} />
-    ${text.rollout.activity && html`<p class="soft">… ${text.rollout.state}, waits for ${plain(waits(text.rollout.activity))} since ${seconds(text.rollout.activity.waits_s)}</p>`}
+    ${text.rollout.activity && html`<p class="soft">… ${text.rollout.state}, waits for ${plain(waits(text.rollout.activity))}, for ${seconds(text.rollout.activity.waits_s)}</p>`}
     <details><summary>task data, tools, sampling, limits</summary>
       <${Text} text=${JSON.stringify({ image: text.image, data: text.data, tools: text.tools, sampling: text.sampling, limits: text.limits }, null, 2)} /></details>
   </article>`;

@@ -1,12 +1,12 @@
 // A run by task: which tasks are always 0, which teach nothing, and what another run makes of them.
 import { html } from "./vendor/htm-preact.js";
 import { useAnswer, withQuery } from "./api.js";
-import { address, ago, Filters, Notice, number, percent, Table, Waiting } from "./ui.js";
+import { address, ago, anywhere, Filters, Notice, number, percent, Table, Waiting } from "./ui.js";
 
 const EVERY_S = 10;
 const LIMIT = 500;
 const SORTS = ["best", "most_failed", "least_informative"];
-const FIELDS = [["sort", "sort", SORTS, "worst"], ["agent", "agent"], ["task_id", "task"], ["run", "run"], ["than", "compare with run"]];
+const FIELDS = [["sort", "sort", SORTS, "worst"], ["agent", "agent"], ["task_id", "task"], ["run", "run"], ["other", "compare with run"]];
 const WIDTH = 90;
 const HEIGHT = 18;
 
@@ -30,7 +30,7 @@ const columns = (run, others) => [
   ["task", (row) => html`<a href=${address("rollouts", { task_id: row.task_id, agent: row.agent, run })}>${row.task_id}</a>`],
   ["agent", (row) => row.agent],
   ["success", (row) => percent(row.success_rate), "number"],
-  ...(others ? [["than before, points", (row) => html`<${Change} from=${others.get(row.task_id)?.success_rate} to=${row.success_rate} />`, "number"]] : []),
+  ...(others ? [["change, points", (row) => html`<${Change} from=${others.get(row.task_id)?.success_rate} to=${row.success_rate} />`, "number"]] : []),
   ["mean reward", (row) => number(row.mean_reward), "number"],
   ["over versions", (row) => html`<${Trend} points=${row.trend} />`],
   ["informative", (row) => percent(row.informative_share), "number"],
@@ -40,19 +40,17 @@ const columns = (run, others) => [
   ["last", (row) => ago(row.last_ended_at), "number"],
 ];
 
-const pattern = (text) => (text && !text.includes("*") ? `*${text}*` : text);
-
 export function Tasks({ query, set }) {
-  const { than, ...own } = query;
-  const wanted = { ...own, task_id: pattern(own.task_id), limit: LIMIT };
+  const { other, ...own } = query;
+  const wanted = { ...own, task_id: anywhere(own.task_id), limit: LIMIT };
   const { answer, error } = useAnswer(withQuery("/v1/tasks", wanted), EVERY_S);
-  const other = useAnswer(than ? withQuery("/v1/tasks", { ...wanted, run: than }) : null);
-  const others = other.answer && new Map(other.answer.tasks.map((row) => [row.task_id, row]));
+  const compared = useAnswer(other ? withQuery("/v1/tasks", { ...wanted, run: other }) : null).answer;
+  const others = compared && new Map(compared.tasks.map((row) => [row.task_id, row]));
   const change = (row) => Math.abs((row.success_rate ?? 0) - (others.get(row.task_id)?.success_rate ?? row.success_rate ?? 0));
   const rows = answer && others ? [...answer.tasks].sort((a, b) => change(b) - change(a)) : answer?.tasks;
   return html`<section>
     <${Filters} fields=${FIELDS} query=${query} set=${set} />
-    ${answer ? html`<p class="soft">Run ${answer.run}: ${answer.matches} tasks${others ? `, those that differ most from run ${than} first` : ""}. Ended rollouts only.</p>
+    ${answer ? html`<p class="soft">Run ${answer.run}: ${answer.matches} tasks${others ? `, those that differ most from run ${other} first` : ""}. Ended rollouts only.</p>
       <${Notice} text=${answer.notice} />
       <${Table} columns=${columns(answer.run, others)} rows=${rows} empty="no rollout of such a task has ended" />` : html`<${Waiting} error=${error} />`}
   </section>`;

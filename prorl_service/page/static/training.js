@@ -5,7 +5,7 @@ import { Lines } from "./charts.js";
 import { address, count, Filters, Notice, number, percent, seconds, Table, Waiting } from "./ui.js";
 
 const EVERY_S = 10;
-const FIELDS = [["agent", "agent"], ["run", "run"], ["than", "compare with run"]];
+const FIELDS = [["agent", "agent"], ["run", "run"], ["other", "compare with run"]];
 
 const share = (value) => `${+(100 * value).toFixed(1)} %`;
 const wastedShare = (row) => (row.sampled_tokens ? row.wasted_tokens / row.sampled_tokens : null);
@@ -41,17 +41,17 @@ function joined(rows, others, values) {
 }
 
 export function Training({ query, set }) {
-  const { than, ...wanted } = query;
+  const { other, ...wanted } = query;
   const { answer, error } = useAnswer(withQuery("/v1/training", wanted), isSaved ? 0 : EVERY_S);
-  const other = useAnswer(than ? withQuery("/v1/training", { ...wanted, run: than }) : null);
+  const compared = useAnswer(other ? withQuery("/v1/training", { ...wanted, run: other }) : null).answer;
   if (!answer) return html`<section><${Filters} fields=${FIELDS} query=${query} set=${set} /><${Waiting} error=${error} /></section>`;
   const rows = answer.versions;
-  const others = other.answer?.versions ?? [];
+  const others = compared?.versions ?? [];
   const lines = (...values) => joined(rows, others, values);
-  const names = (...ours) => (others.length ? [...ours, ...ours.map((name) => `${name}, ${than}`)] : ours);
+  const names = (...ours) => (others.length ? [...ours, ...ours.map((name) => `${name}, ${other}`)] : ours);
   return html`<section>
     <${Filters} fields=${FIELDS} query=${query} set=${set} />
-    <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.${than && others.length === 0 ? ` Nothing of run ${than} is here.` : ""}</p><${Notice} text=${answer.notice} />
+    <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.${other && others.length === 0 ? ` Nothing of run ${other} is here.` : ""}</p><${Notice} text=${answer.notice} />
     ${rows.length > 0 && html`<div class="charts">
       <${Lines} title="Success and mean reward" names=${names("success", "mean reward")} isTime=${false} data=${lines((row) => row.success_rate, (row) => row.mean_reward)} />
       <${Lines} title="Informative groups" names=${names("share")} isTime=${false} data=${lines((row) => row.informative_share)} format=${share} />

@@ -64,6 +64,7 @@ export const Outcome = ({ outcome }) => html`<span class="outcome ${outcome}">${
 // What an unfinished rollout waits for, in words.
 const WAITS_FOR = {
   worker: "a free worker", engine: "an engine (slot, cache or new weights)", model: "the model's reply", agent: "the agent's code",
+  service: "the service (a scoring process, or a turn to be saved)",
 };
 export const waits = (activity) => (activity.waits_for === "tool" ? `tool ${activity.tool}` : WAITS_FOR[activity.waits_for]);
 
@@ -86,6 +87,9 @@ export function Table({ columns, rows, empty = "none" }) {
       ${columns.map(([, value, kind]) => html`<td class=${kind ?? ""}>${value(row)}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
+
+// A name without `*` is looked for anywhere in names.
+export const anywhere = (text) => (text && !text.includes("*") ? `*${text}*` : text);
 
 // --- filters ------------------------------------------------------------------------------------
 

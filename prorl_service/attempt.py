@@ -32,7 +32,7 @@ from prorl_service.schemas import (
     Turn,
     logprobs_mode_of,
 )
-from prorl_service.schemas.views import Activity, WaitsFor
+from prorl_service.schemas.activity import Activity, WaitsFor
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
@@ -192,7 +192,7 @@ class Attempt:
     def activity(self, budget_s: float) -> Activity:
         """Returns what it does now. `budget_s`: budget of its stage."""
         if self.clock.is_waiting:
-            waits_for = WaitsFor.ENGINE
+            waits_for = WaitsFor.ENGINE if self.calls_model else WaitsFor.SERVICE
         elif self.calls_model:
             waits_for = WaitsFor.MODEL
         else:
@@ -356,7 +356,7 @@ class Attempt:
 
     @contextmanager
     def calling(self, tool: str) -> Iterator[None]:
-        """Marks the call of a tool, for those who ask; nobody is told before its result."""
+        """Marks a tool call that runs. Observers are told of its result only."""
         self.open_tool, self.changed_at = tool, time.monotonic()
         try:
             yield

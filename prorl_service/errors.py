@@ -16,7 +16,7 @@ class ProRLError(Exception):
 
     blame: Blame = Blame.SERVICE
     retryable: bool = False
-    status: ClassVar[int] = 500
+    answer_status: ClassVar[int] = 500
     retry_after_s: int = 1
     """Seconds in the `Retry-After` header of a 429 or 503."""
 
@@ -52,7 +52,7 @@ class ProRLError(Exception):
 
 class InvalidRequest(ProRLError):
     blame = Blame.TASK
-    status = 422
+    answer_status = 422
 
     @classmethod
     def of_field(cls, field: str, message: str, *, hint: str = "") -> "InvalidRequest":
@@ -61,23 +61,23 @@ class InvalidRequest(ProRLError):
 
 
 class Unauthorized(InvalidRequest):
-    status = 401
+    answer_status = 401
 
 
 class Forbidden(InvalidRequest):
     """The request is refused for its `Host` or `Origin` header, whatever its token."""
 
-    status = 403
+    answer_status = 403
 
 
 class NotFound(InvalidRequest):
-    status = 404
+    answer_status = 404
 
 
 class Conflict(InvalidRequest):
     """The id is already in use for something else."""
 
-    status = 409
+    answer_status = 409
 
 
 class OwnedByAnother(Conflict):
@@ -101,7 +101,7 @@ class MetricMissing(InvalidRequest):
 
 
 class TooLarge(InvalidRequest):
-    status = 413
+    answer_status = 413
 
 
 # --- ends of a rollout --------------------------------------------------------------------------
@@ -111,14 +111,14 @@ class TaskError(ProRLError):
     """The task itself cannot be run: missing data, a setup command that fails."""
 
     blame = Blame.TASK
-    status = 422
+    answer_status = 422
 
 
 class AgentError(ProRLError):
     """A bug in an agent handler or in the agent's own program."""
 
     blame = Blame.AGENT
-    status = 422
+    answer_status = 422
 
 
 class ProcessDied(AgentError):
@@ -130,7 +130,7 @@ class SandboxError(ProRLError):
 
     blame = Blame.SANDBOX
     retryable = True
-    status = 503
+    answer_status = 503
 
 
 class BackendError(ProRLError):
@@ -138,13 +138,13 @@ class BackendError(ProRLError):
 
     blame = Blame.BACKEND
     retryable = True
-    status = 502
+    answer_status = 502
 
 
 class BackendUnavailable(BackendError):
     """No engine can take the work now."""
 
-    status = 503
+    answer_status = 503
 
 
 class BackendLent(BackendUnavailable):
@@ -155,7 +155,7 @@ class BackendRejected(BackendError):
     """The engine refused the request itself; a retry cannot help."""
 
     retryable = False
-    status = 422
+    answer_status = 422
 
 
 class WeightsRejected(BackendRejected):
@@ -169,7 +169,7 @@ class ToolServerError(ProRLError):
     """A tool server that the operator named is unavailable."""
 
     retryable = True
-    status = 503
+    answer_status = 503
 
 
 class EvaluatorError(ProRLError):
@@ -178,14 +178,14 @@ class EvaluatorError(ProRLError):
 
 class ServiceStopping(ProRLError):
     retryable = True
-    status = 503
+    answer_status = 503
 
 
 class Overloaded(ProRLError):
     """Too much is queued already. `retry_after_s` estimates when there will be room."""
 
     retryable = True
-    status = 429
+    answer_status = 429
 
     def __init__(self, message: str, *, hint: str, retry_after_s: int = 1) -> None:
         super().__init__(message, hint=hint)
@@ -196,7 +196,7 @@ class JournalError(ProRLError):
     """The journal cannot be opened, read or written."""
 
     retryable = True
-    status = 503
+    answer_status = 503
 
 
 class ResultLost(ProRLError):
@@ -218,7 +218,7 @@ class ShelfError(ProRLError):
     """The shelf, which keeps ended rollouts for people, cannot be read now."""
 
     retryable = True
-    status = 503
+    answer_status = 503
 
 
 class LeaseExpired(ProRLError):

@@ -52,7 +52,7 @@ def row(name: str, made: dict[str, Any]) -> frame.Row:
         "step_s": round(step_s, 1),
         "minutes_to_rise": minutes_to_rise(figures["heldout_success_before"], curve, step_s),
         "sampled_tokens_per_s": figures["sampled_tokens_per_s"],
-        **{f"{name}_mb": size for name, size in made["peak_memory_mb"].items()},
+        **{f"{process}_mb": size for process, size in made["peak_memory_mb"].items()},
     }
 
 

@@ -61,7 +61,7 @@ class TextLoop:
     """`rollout_func` of a GRPOTrainer, with the arguments of `ProRLRollout` that the demo uses."""
 
     drift = Drift()
-    """Of all loops of this process."""
+    """Drift of all rollouts of this process."""
 
     def __init__(
         self,

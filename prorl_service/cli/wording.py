@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prorl_service.schemas import FinishReason, Stage, Timings
-from prorl_service.schemas.views import Activity, WaitsFor
+from prorl_service.schemas.activity import Activity, WaitsFor
 from prorl_service.utils.visible import visible_line
 
 STYLES = {"done": "green", "failed": "bold red", "cancelled": "yellow"}
@@ -112,6 +112,7 @@ WAITS: Mapping[WaitsFor, str] = {
     WaitsFor.ENGINE: "an engine (slot, cache or new weights)",
     WaitsFor.MODEL: "the model's reply",
     WaitsFor.AGENT: "the agent's code",
+    WaitsFor.SERVICE: "the service (a scoring process, or a turn to be saved)",
 }
 MEANINGS: Mapping[FinishReason, str] = {
     FinishReason.MAX_TURNS: "it used up its turns before it finished",

@@ -13,7 +13,7 @@ from prorl_service.inference import tensor_file
 class WeightsGone(InvalidRequest):
     """A file of weights does not exist, perhaps removed by a restart of the service."""
 
-    status = 410
+    answer_status = 410
 
 
 @dataclass(frozen=True, slots=True)

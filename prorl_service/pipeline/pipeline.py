@@ -38,7 +38,7 @@ from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Local, Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Blame, ErrorInfo, FinishReason, Rollout, RolloutState, Stage, Task
-from prorl_service.schemas.views import Activity, WaitsFor
+from prorl_service.schemas.activity import Activity, WaitsFor
 from prorl_service.utils.budget import WorkClock
 
 log = logging.getLogger(__name__)

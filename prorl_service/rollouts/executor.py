@@ -29,7 +29,7 @@ from prorl_service.schemas import (
     ServiceBehind,
     Stage,
 )
-from prorl_service.schemas.views import Activity
+from prorl_service.schemas.activity import Activity
 from prorl_service.utils.tasks import Changes, TaskOwner
 
 log = logging.getLogger(__name__)

@@ -4,10 +4,11 @@ Rows never hold tokens. Text is what models, tools and agents wrote: show it as 
 """
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
+from prorl_service.schemas.activity import Activity
 from prorl_service.schemas.base import MAX_INT32, WireModel
 from prorl_service.schemas.groups import Limits, Message, Sampling
 from prorl_service.schemas.rollouts import (
@@ -48,34 +49,6 @@ class KeptFor(StrEnum):
     FIRST = "first"
     """Among the first groups of its policy version."""
     SAMPLE = "sample"
-
-
-class WaitsFor(StrEnum):
-    """Causes by which an unfinished rollout does not end yet."""
-
-    WORKER = "worker"
-    """A free worker of the next stage."""
-    ENGINE = "engine"
-    """An engine that serves: a slot, room in its cache, or the end of an update of weights."""
-    MODEL = "model"
-    """A model call in progress."""
-    TOOL = "tool"
-    """A tool call in progress."""
-    AGENT = "agent"
-    """Code of the agent, and what that code waits for."""
-
-
-class Activity(WireModel):
-    """What an unfinished rollout does now."""
-
-    stage: Stage = Field(description="Stage that it is in, or waits to enter.")
-    is_queued: bool = Field(description="Whether it waits to enter the stage.")
-    took_s: float = Field(description="Seconds in the stage, or of waiting to enter it.")
-    worked_s: float = Field(0.0, description="Seconds of the stage that count against its budget.")
-    budget_s: float | None = Field(None, description="Budget of the stage; null while queued.")
-    waits_for: WaitsFor
-    waits_s: float = Field(description="Seconds since that last changed.")
-    tool: str = Field("", description="Name of the tool that is called.")
 
 
 # --- lists --------------------------------------------------------------------------------------
@@ -138,6 +111,12 @@ class RolloutSort(StrEnum):
 class RolloutQuery(RowQuery):
     sort: RolloutSort = RolloutSort.NEWEST
     count: bool = Field(False, description="Whether to count the rollouts that match.")
+
+    @model_validator(mode="after")
+    def _continues_the_newest(self) -> Self:
+        if self.before is not None and self.sort is not RolloutSort.NEWEST:
+            raise ValueError(f"sort={self.sort.value} has one page: leave out `before`")
+        return self
 
 
 class GroupQuery(RowQuery):

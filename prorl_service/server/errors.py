@@ -74,11 +74,11 @@ class LimitBody:
 
 def error_response(error: ProRLError) -> Response:
     headers = {}
-    if error.status == 401:
+    if error.answer_status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if error.status in (429, 503):
+    if error.answer_status in (429, 503):
         headers["Retry-After"] = str(error.retry_after_s)
-    return _json(error.info(), error.status, headers)
+    return _json(error.info(), error.answer_status, headers)
 
 
 def _json(info: ErrorInfo, status: int, headers: dict[str, str] | None = None) -> Response:

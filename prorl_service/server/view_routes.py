@@ -181,7 +181,7 @@ def get_index(known: Known = None, encodings: Encodings = "") -> Response:
     try:
         files.check_complete()
     except files.PageIncomplete as error:
-        return PlainTextResponse(f"{error}: {error.hint}\n", error.status, HEADERS)
+        return PlainTextResponse(f"{error}: {error.hint}\n", error.answer_status, HEADERS)
     return _file(files.INDEX, known, encodings)
 
 

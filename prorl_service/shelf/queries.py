@@ -159,6 +159,7 @@ def _members(db: sqlite3.Connection, number: int) -> list[GroupMember]:
 
 
 def of_groups(wanted: RowFilter) -> Where:
+    """Returns the conditions on groups."""
     where = Where()
     if wanted.run is not None:
         where.add("g.run = ?", wanted.run)

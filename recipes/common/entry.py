@@ -89,7 +89,7 @@ def _readable(error: HydraException, config_name: str, overrides: Sequence[str])
     if (found := NO_SUCH_KEY.search(text)) is not None:
         key = found[1]
         rest = [one for one in overrides if one.lstrip("+~").partition("=")[0] != key]
-        known = list(_keys(hydra.compose(config_name, rest)))
+        known = list(keys_of(hydra.compose(config_name, rest)))
         return _unknown(key, key, "settings", known)
     return BadSettings(text.splitlines()[0], hint="settings are written NAME=VALUE; see `--help`")
 
@@ -100,12 +100,13 @@ def _unknown(what: str, name: str, kind: str, known: Sequence[str]) -> BadSettin
     return BadSettings(f"there is no {what}", hint=hint if len(known) < 40 or near else "--help")
 
 
-def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yields the names of all settings."""
     for key in config:
         yield f"{prefix}{key}"
         value = config._get_node(key)
         if isinstance(value, DictConfig) and not OmegaConf.is_missing(config, key):
-            yield from _keys(value, f"{prefix}{key}.")
+            yield from keys_of(value, f"{prefix}{key}.")
 
 
 # --- help ---------------------------------------------------------------------------------------

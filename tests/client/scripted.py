@@ -69,7 +69,7 @@ def answers(model: BaseModel, status: int = 200) -> Reply:
 
 
 def fails(error: ProRLError, status: int | None = None) -> Reply:
-    return answers(ErrorResponse(error=error.info()), status or error.status)
+    return answers(ErrorResponse(error=error.info()), status or error.answer_status)
 
 
 def raw(body: bytes, status: int = 200) -> Reply:

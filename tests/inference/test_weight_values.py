@@ -131,7 +131,7 @@ async def test_no_engine_is_asked_about_weights_with_nan(
         await pool.weights.load_stream(one_piece(good))
         with pytest.raises(WeightsRejected, match="'w' holds NaN") as caught:
             await pool.weights.load_stream(one_piece(bad))
-        assert (caught.value.status, caught.value.retryable) == (422, False)
+        assert (caught.value.answer_status, caught.value.retryable) == (422, False)
         assert engines[0].weights == good[-8:]
         assert len(kept(tmp_path / "spool")) == 1
         assert pool.policy_version == 1

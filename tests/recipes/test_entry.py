@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from prorl_service.errors import ProRLError
-from recipes.common.entry import _keys, composition
+from recipes.common.entry import composition, keys_of
 from recipes.common.settings import BadSettings
 from recipes.math_code import train as math_train
 from recipes.swebench import evaluate as swe_evaluate
@@ -24,7 +24,7 @@ def refusal(*overrides: str) -> ProRLError:
 
 
 def test_a_misspelt_setting_is_refused_with_the_nearest() -> None:
-    keys = [key for key in _keys(composition("math_code_train", CHOSEN)) if len(key) > 6]
+    keys = [key for key in keys_of(composition("math_code_train", CHOSEN)) if len(key) > 6]
     rng = Random(0)
     for key in rng.sample(keys, 6):
         at = rng.randrange(key.rfind(".") + 2, len(key))

@@ -15,7 +15,8 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import BackendSpec, FinishReason, Group, Message, Stage, Task
-from prorl_service.schemas.views import Activity, GroupQuery, RolloutQuery, WaitsFor
+from prorl_service.schemas.activity import Activity, WaitsFor
+from prorl_service.schemas.views import GroupQuery, RolloutQuery
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.application import Settings, connected, group, until
@@ -24,7 +25,7 @@ HELD = f"{__name__}:Held"
 
 
 class Held(AgentHandler):
-    """An agent that stays where `data` says: in "init", "run", "sample" or "eval"."""
+    """An agent that stays where `data` says: in "init", "run", "scoring" or "eval"."""
 
     name: ClassVar[str] = "held"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
@@ -42,6 +43,9 @@ class Held(AgentHandler):
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         await self._stay("eval")
+        if self.task.data["where"] == "scoring":  # no scoring process is free
+            with rollout.attempt.clock.waiting():
+                await asyncio.Event().wait()
         return Verdict(1.0)
 
     async def _stay(self, where: str) -> None:
@@ -131,6 +135,13 @@ async def test_a_tool_call(client: AsyncRolloutClient) -> None:
     await client.submit([group()])
     found = await activity_of(client, "g.0", WaitsFor.TOOL)
     assert (found.stage, found.tool) == (Stage.RUN, "bash")
+
+
+async def test_the_service_itself(client: AsyncRolloutClient) -> None:
+    await client.submit([held("scoring")])
+    found = await activity_of(client, "g.0", WaitsFor.SERVICE)
+    assert found.stage is Stage.EVAL
+    assert found.worked_s < found.took_s
 
 
 async def test_a_free_worker(client: AsyncRolloutClient) -> None:

@@ -19,7 +19,7 @@ from prorl_service.inference.sources import Broadcast
 class GroupGone(InvalidRequest):
     """The NCCL group is not that of the engines that are up."""
 
-    status = 410
+    answer_status = 410
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,20 +29,20 @@ WRITE_BYTES = 4 * 2**20
 class UploadStalled(InvalidRequest):
     """A client that sends weights has gone silent."""
 
-    status = 408
+    answer_status = 408
     retryable = True
 
 
 class WeightsNotKept(ProRLError):
     """Weights cannot be written to the disk of the service."""
 
-    status = 507
+    answer_status = 507
 
 
 class DifferenceUnusable(InvalidRequest):
     """A difference does not lead from weights that the service has to what it says."""
 
-    status = 412
+    answer_status = 412
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the difference cannot be used: {reason}", hint="send the whole file")

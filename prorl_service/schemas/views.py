@@ -402,7 +402,7 @@ class TaskRow(WireModel):
         None, description="Share of groups with rewards that are informative."
     )
     trend: list[TrendPoint] = Field(
-        description="Mean rewards of the newest versions that have some, oldest first."
+        description="Mean rewards of groups by the newest policy version in each, oldest first."
     )
     last_ended_at: float
 

@@ -86,11 +86,12 @@ def rollouts(
         )
     # CROSS JOIN makes SQLite visit groups first, in order, so that it need not sort.
     query = (
-        "SELECT (SELECT summary FROM summaries WHERE id = r.id), r.content, g.kept"
+        "SELECT r.id, r.content, g.kept"
         f" FROM groups g CROSS JOIN rollouts r ON {INSIDE} WHERE {where}"
         f" ORDER BY {ORDERS[sort]} LIMIT ?"
     )
-    return [_row(*found) for found in db.execute(query, (*where.values, limit))]
+    found = db.execute(query, (*where.values, limit)).fetchall()
+    return [_row(db, *one) for one in found]
 
 
 def count(db: sqlite3.Connection, wanted: RowFilter) -> int:
@@ -112,7 +113,9 @@ def _of_listed(wanted: RowFilter) -> Where:
     return where
 
 
-def _row(summary: bytes, content: int, kept: str | None) -> RolloutRow:
+def _row(db: sqlite3.Connection, row_id: int, content: int, kept: str | None) -> RolloutRow:
+    """Looks the summary up. A sorting query would read those of rows that it drops, too."""
+    (summary,) = db.execute("SELECT summary FROM summaries WHERE id = ?", (row_id,)).fetchone()
     row = RolloutRow.model_validate_json(expanded(summary))
     row.has_content, row.kept_for = content in _HERE, None if kept is None else KeptFor(kept)
     return row

@@ -4,8 +4,9 @@ Plain functions on the reader's connection.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from prorl_service.schemas import RolloutState
 from prorl_service.schemas.views import (
@@ -20,6 +21,7 @@ from prorl_service.shelf import queries
 
 SHOWN_VERSIONS = 24
 """Most points of a trend."""
+_UNSCORED = (GroupOutcome.OPEN, GroupOutcome.UNSCORED)
 
 
 @dataclass(slots=True)
@@ -35,18 +37,31 @@ class _TaskSums:
     groups: int = 0
     scored: int = 0
     informative: int = 0
-    trend: dict[int, float] = field(default_factory=dict)
+    trend: dict[int, list[float]] = field(default_factory=dict)
+    """Mean rewards of its groups by the newest policy version in the group."""
 
-    def add(self, version: int, reward_sum: float | None, *sums: float) -> None:
+    def add(self, outcome: str, version: int, reward_sum: float | None, *sums: float) -> None:
+        """Adds a group."""
         rollouts, failed, rewards, successes, last_ended_at = sums
         self.rollouts += int(rollouts)
         self.failed += int(failed)
-        self.rewards += int(rewards)
         self.successes += int(successes)
         self.last_ended_at = max(self.last_ended_at, last_ended_at)
+        self.groups += 1
+        self.scored += outcome not in _UNSCORED
+        self.informative += outcome == GroupOutcome.INFORMATIVE
         if reward_sum is not None:
+            self.rewards += int(rewards)
             self.reward_sum += reward_sum
-            self.trend[version] = reward_sum / rewards
+            self.trend.setdefault(version, []).append(reward_sum / rewards)
+
+    @property
+    def success_rate(self) -> float | None:
+        return _share(self.successes, self.rewards)
+
+    @property
+    def informative_share(self) -> float | None:
+        return _share(self.informative, self.scored)
 
     def to_wire(self, task_id: str, agent: str) -> TaskRow:
         newest = sorted(self.trend.items())[-SHOWN_VERSIONS:]
@@ -57,9 +72,9 @@ class _TaskSums:
             rollouts=self.rollouts,
             failed=self.failed,
             mean_reward=_share(self.reward_sum, self.rewards),
-            success_rate=_share(self.successes, self.rewards),
-            informative_share=_share(self.informative, self.scored),
-            trend=[TrendPoint(policy_version=at, mean_reward=mean) for at, mean in newest],
+            success_rate=self.success_rate,
+            informative_share=self.informative_share,
+            trend=[TrendPoint(policy_version=at, mean_reward=fmean(of)) for at, of in newest],
             last_ended_at=self.last_ended_at,
         )
 
@@ -70,24 +85,16 @@ def tasks(db: sqlite3.Connection, run: str, query: TaskQuery) -> tuple[list[Task
     where = queries.of_groups(RowFilter(run=run, agent=agents, task_id=query.task_id))
     found: dict[tuple[str, str], _TaskSums] = {}
     for task_id, agent, *sums in db.execute(
-        "SELECT g.task_id, g.agent, r.policy_version, sum(r.reward), count(*),"
+        "SELECT g.task_id, g.agent, g.outcome, max(r.policy_version), sum(r.reward), count(*),"
         f" sum(r.state = '{RolloutState.FAILED}'), count(r.reward), total(r.reward >= 1),"
         f" max(r.ended_at) FROM groups g CROSS JOIN rollouts r ON {queries.INSIDE} WHERE {where}"
-        " GROUP BY g.task_id, g.agent, r.policy_version",
+        " GROUP BY g.number",
         where.values,
     ):
         found.setdefault((task_id, agent), _TaskSums()).add(*sums)
-    for task_id, agent, groups, scored, informative in db.execute(
-        "SELECT g.task_id, g.agent, count(*),"
-        f" sum(g.outcome NOT IN ('{GroupOutcome.OPEN}', '{GroupOutcome.UNSCORED}')),"
-        f" sum(g.outcome = '{GroupOutcome.INFORMATIVE}')"
-        f" FROM groups g WHERE {where} GROUP BY g.task_id, g.agent",
-        where.values,
-    ):
-        if (task := found.get((task_id, agent))) is not None:
-            task.groups, task.scored, task.informative = groups, scored, informative
-    rows = _sorted((task.to_wire(*name) for name, task in found.items()), query.sort)
-    return rows[: query.limit], len(rows)
+    figure = _FIGURES[query.sort]
+    names = sorted(found, key=lambda name: (figure(found[name]), name))
+    return [found[name].to_wire(*name) for name in names[: query.limit]], len(names)
 
 
 def _share(part: float, whole: int) -> float | None:
@@ -98,13 +105,9 @@ def _or_none(value: float | None) -> float:
     return -1.0 if value is None else value
 
 
-_FIGURES: dict[TaskSort, Callable[[TaskRow], float]] = {
-    TaskSort.WORST: lambda row: _or_none(row.success_rate),
-    TaskSort.BEST: lambda row: -_or_none(row.success_rate),
-    TaskSort.MOST_FAILED: lambda row: -row.failed,
-    TaskSort.LEAST_INFORMATIVE: lambda row: _or_none(row.informative_share),
+_FIGURES: dict[TaskSort, Callable[[_TaskSums], float]] = {
+    TaskSort.WORST: lambda task: _or_none(task.success_rate),
+    TaskSort.BEST: lambda task: -_or_none(task.success_rate),
+    TaskSort.MOST_FAILED: lambda task: -task.failed,
+    TaskSort.LEAST_INFORMATIVE: lambda task: _or_none(task.informative_share),
 }
-
-
-def _sorted(rows: Iterable[TaskRow], sort: TaskSort) -> list[TaskRow]:
-    return sorted(rows, key=lambda row: (_FIGURES[sort](row), row.task_id, row.agent))

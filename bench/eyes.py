@@ -38,7 +38,7 @@ from prorl_service.schemas import (
     Trajectory,
     Turn,
 )
-from prorl_service.schemas.views import GroupOutcome, GroupQuery, RolloutQuery
+from prorl_service.schemas.views import GroupOutcome, GroupQuery, RolloutQuery, RolloutSort
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.shelf.shelving import Now
 from tests.page.browser import Browser
@@ -257,6 +257,11 @@ def _calls(client: RolloutClient) -> dict[str, Call]:
     for outcome in (GroupOutcome.INFORMATIVE, GroupOutcome.ALL_ONE):
         calls[f"groups, outcome {outcome}"] = groups(GroupQuery(outcome=[outcome]))
     calls["rollouts, last page"] = rollouts(_last_page(client))
+    for sort in (RolloutSort.WORST, RolloutSort.LONGEST):
+        calls[f"rollouts, {sort.value}"] = rollouts(RolloutQuery(sort=sort))
+    calls["rollouts, counted"] = rollouts(RolloutQuery(count=True))
+    calls["rollouts, part of a task's name"] = rollouts(RolloutQuery(task_id="*sk12*", count=True))
+    calls["tasks"] = lambda: client.tasks().tasks
     calls["training"] = lambda: client.training().versions
     return calls
 

@@ -122,6 +122,8 @@ class Algorithm(WireModel):
     """Number of rollouts that TRL passes through a device together."""
     learning_rate: float = Field(gt=0)
     warmup_updates: int = Field(ge=0)
+    lora_rank: int = Field(ge=0)
+    """Rank of the LoRA adapters that are trained; 0 trains all weights."""
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
     clip_low: float = Field(gt=0)

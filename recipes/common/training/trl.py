@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from peft import LoraConfig
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
@@ -41,12 +42,22 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
         train_dataset=spec.train_dataset,
         rollout_func=spec.rollout_func,
         reward_funcs=spec.reward_funcs,
+        peft_config=_lora(algorithm.lora_rank),
         callbacks=[_ShowProgress(settings)],
     )
     for callback in (PrinterCallback, ProgressCallback):  # they print everything that is logged
         trainer.remove_callback(callback)
     trainer.train(resume_from_checkpoint=newest_checkpoint(Path(trainer.args.output_dir)))
+    if algorithm.lora_rank:
+        trainer.model = trainer.model.merge_and_unload()
     trainer.save_model(str(settings.output / "model"))
+
+
+def _lora(rank: int) -> LoraConfig | None:
+    """Returns the adapters' configuration with a scale of 1, or None for rank 0."""
+    if not rank:
+        return None
+    return LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def arguments(settings: Training) -> GRPOConfig:

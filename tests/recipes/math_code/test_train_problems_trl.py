@@ -1,12 +1,13 @@
 """`python -m recipes.math_code.train model=tiny trainer=trl`: real trainer, real sandboxes."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.recipes.commands import running
-from tests.recipes.math_code.runs import TRL, check_trained, check_weights_changed, given
+from tests.recipes.math_code.runs import LORA, TRL, check_trained, check_weights_changed, given
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.processes]
 
@@ -15,10 +16,10 @@ EXACT = 1e-4
 """Largest logprob difference in nats between engine and trainer, on tokens of the newest policy."""
 
 
-@pytest.mark.parametrize("task", ["code", "stem"])
-def test_code_and_stem_are_trained_on(task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("task", "others"), [("code", ()), ("stem", LORA)], ids=["all", "lora"])
+def test_code_and_stem_are_trained_on(task: str, others: Sequence[str], tmp_path: Path) -> None:
     output = tmp_path / "output"
-    with running(TRAIN, tmp_path / "log", *given(task, tmp_path), *TRL) as command:
+    with running(TRAIN, tmp_path / "log", *given(task, tmp_path), *TRL, *others) as command:
         assert command.wait() == 0, command.said
         assert command.survivors() == []
     check_trained(task, output, last_step=2)

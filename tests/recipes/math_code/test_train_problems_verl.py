@@ -6,13 +6,14 @@ Runs in the environment of `scripts/test-verl`.
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.recipes.commands import running
-from tests.recipes.math_code.runs import QUICK, check_trained, check_weights_changed, given
+from tests.recipes.math_code.runs import LORA, QUICK, check_trained, check_weights_changed, given
 from tests.verl.training import worker_command
 
 pytestmark = pytest.mark.timeout(1800)
@@ -23,12 +24,16 @@ EXACT = 1e-5
 """Largest difference of a probability between engine and trainer, in fp32."""
 
 
-@pytest.mark.parametrize("task", ["math", pytest.param("code", marks=pytest.mark.on_demand)])
-def test_problems_are_trained_on(task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "others"),
+    [("math", ()), pytest.param("code", LORA, marks=pytest.mark.on_demand)],
+    ids=["all", "lora"],
+)
+def test_problems_are_trained_on(task: str, others: Sequence[str], tmp_path: Path) -> None:
     output = tmp_path / "output"
     with TemporaryDirectory(prefix="ray-") as ray_directory:  # its sockets' paths must be short
         overrides = [
-            *(*given(task, tmp_path), "trainer=verl", *QUICK),
+            *(*given(task, tmp_path), "trainer=verl", *QUICK, *others),
             f"+{RAY}._temp_dir={ray_directory}",
             f"+{RAY}.runtime_env.py_executable={worker_command()}",
         ]

@@ -22,14 +22,18 @@ TRAIN = "recipes.math_code.train"
 RAY = "cluster.arguments.verl.ray_kwargs.ray_init"
 EXACT = 1e-5
 """Largest difference of a probability between engine and trainer, in fp32."""
+ROUNDED = 1e-2
+"""The same if VeRL sends merged adapters, in bf16."""
 
 
 @pytest.mark.parametrize(
-    ("task", "others"),
-    [("math", ()), pytest.param("code", LORA, marks=pytest.mark.on_demand)],
+    ("task", "others", "difference"),
+    [("math", (), EXACT), pytest.param("code", LORA, ROUNDED, marks=pytest.mark.on_demand)],
     ids=["all", "lora"],
 )
-def test_problems_are_trained_on(task: str, others: Sequence[str], tmp_path: Path) -> None:
+def test_problems_are_trained_on(
+    task: str, others: Sequence[str], difference: float, tmp_path: Path
+) -> None:
     output = tmp_path / "output"
     with TemporaryDirectory(prefix="ray-") as ray_directory:  # its sockets' paths must be short
         overrides = [
@@ -45,7 +49,7 @@ def test_problems_are_trained_on(task: str, others: Sequence[str], tmp_path: Pat
     lines = (run / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line)["data"] for line in lines]
     assert all(one["actor/grad_norm"] > 0 for one in steps)
-    assert steps[0]["training/rollout_probs_diff_max"] < EXACT
+    assert steps[0]["training/rollout_probs_diff_max"] < difference
     check_weights_changed(output, merged(output / "checkpoints/global_step_2/actor"))
 
 

@@ -3,10 +3,11 @@
 Rows never hold tokens. Text is what models, tools and agents wrote: show it as plain text only.
 """
 
+import re
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from prorl_service.schemas.activity import Activity
 from prorl_service.schemas.base import MAX_INT32, WireModel
@@ -51,6 +52,11 @@ class KeptFor(StrEnum):
     SAMPLE = "sample"
 
 
+def words_of(text: str) -> list[str]:
+    """Returns the words of a text as a search sees them: letters and digits in a row."""
+    return re.findall(r"[^\W_]+", text)
+
+
 # --- lists --------------------------------------------------------------------------------------
 
 
@@ -82,6 +88,19 @@ class RowFilter(WireModel):
         None, description="Only rollouts with at least this reward; of groups, the mean counts."
     )
     reward_max: float | None = Field(None, description="Only rollouts with at most this reward.")
+    text: str | None = Field(
+        None,
+        max_length=500,
+        description="Only rollouts in which these words follow each other: in prompt, replies, "
+        "calls, their outputs, error or report. The last one may be the beginning of a word.",
+    )
+
+    @field_validator("text")
+    @classmethod
+    def _has_words(cls, text: str | None) -> str | None:
+        if text is not None and not words_of(text):
+            raise ValueError("a text to search for needs a letter or a digit")
+        return text
 
 
 class RowQuery(RowFilter):
@@ -125,6 +144,15 @@ class GroupQuery(RowQuery):
     outcome: list[GroupOutcome] = Field(default_factory=list)
 
 
+class Excerpt(WireModel):
+    """Where a text was found, and the text around it."""
+
+    place: str = Field(description="Such as `prompt`, `turn 3`, `turn 3, output of bash`, `error`.")
+    before: str
+    match: str
+    after: str
+
+
 class RolloutRow(WireModel):
     """A rollout in a list. Figures of its sampling are null while another service runs it."""
 
@@ -165,6 +193,9 @@ class RolloutRow(WireModel):
     ended_at: float | None = None
     has_content: bool = Field(description="Whether its text and tokens are available.")
     kept_for: KeptFor | None = Field(None, description="Why the shelf keeps its group.")
+    excerpt: Excerpt | None = Field(
+        None, description="Where `text` was first found.", exclude_if=lambda found: found is None
+    )
 
 
 class RolloutRows(WireModel):

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable
 
 from prorl_service.rollouts.journal.tables import free_pages, give_room_back
-from prorl_service.shelf import contents
+from prorl_service.shelf import contents, search
 from prorl_service.shelf.policy import ShelfOptions
 
 ROWS_SHARE = 1 / 2
@@ -34,6 +34,7 @@ class Eviction:
         """Evicts group by group until `is_over`. Returns whether there may be more to evict."""
         while (evict := self._next(uptime_s)) is not None:
             evict()
+            search.drop_before(self._db, contents.oldest_with_content(self._db))
             if is_over():
                 return True
         return False

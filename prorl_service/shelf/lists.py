@@ -26,7 +26,7 @@ from prorl_service.schemas.views import (
     TaskRows,
     Training,
 )
-from prorl_service.shelf import queries, task_rows, training
+from prorl_service.shelf import queries, search, task_rows, training
 from prorl_service.shelf.live import LiveRows
 from prorl_service.shelf.rows import Key, in_order, key_of, key_of_group, sorted_by
 from prorl_service.shelf.store import Shelf
@@ -55,6 +55,13 @@ class Lists:
             return OFF
         return self.shelf.failure or ""
 
+    async def _notice_of(self, query: RowFilter) -> str:
+        if query.text is None or self.shelf is None:
+            return self.notice
+        searched = await self.shelf.read(search.count)
+        known = f"texts of {searched:,} ended rollouts are searched: those that the shelf has whole"
+        return "; ".join(filter(None, (known, self.notice)))
+
     async def rollouts(self, query: RolloutQuery) -> RolloutRows:
         """Raises `InvalidRequest`, `ShelfError`, `JournalError`."""
         if query.sort is not RolloutSort.NEWEST:
@@ -68,7 +75,7 @@ class Lists:
         return RolloutRows(
             rollouts=await self._with_journal(page),
             next=following,
-            notice=self.notice,
+            notice=await self._notice_of(query),
             matches=await self._count(query) if query.count else None,
         )
 
@@ -113,7 +120,7 @@ class Lists:
         return GroupRows(
             groups=await self._with_journal([self.live.filled(row) for row in page]),
             next=key_of_group(page[-1]).cursor() if len(found) > len(page) else None,
-            notice=self.notice,
+            notice=await self._notice_of(query),
         )
 
     async def _groups(self, query: GroupQuery, after: Key | None, limit: int) -> list[GroupRow]:

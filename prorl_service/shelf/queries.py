@@ -19,6 +19,7 @@ from prorl_service.schemas.views import (
     RolloutSort,
     RowFilter,
 )
+from prorl_service.shelf import search
 from prorl_service.shelf.rows import GroupMember, Key, globbed, group_row
 from prorl_service.shelf.tables import STRIDE, ContentState, expanded, within
 
@@ -74,8 +75,9 @@ def rollouts(
     limit: int,
     sort: RolloutSort = RolloutSort.NEWEST,
 ) -> list[RolloutRow]:
-    """Returns rows in the order of `sort`. `after`: a place in the lists' own order, `NEWEST`."""
-    where = _of_listed(wanted)
+    """Returns rows in the order of `sort`, with excerpts if a text is wanted. `after`: a place in
+    the lists' own order, `NEWEST`."""
+    where = _of_listed(db, wanted)
     if sort in (RolloutSort.BEST, RolloutSort.WORST):
         where.add("r.reward IS NOT NULL")
     if after is not None:
@@ -86,26 +88,30 @@ def rollouts(
         )
     # CROSS JOIN makes SQLite visit groups first, in order, so that it need not sort.
     query = (
-        "SELECT r.id, r.content, g.kept"
+        "SELECT r.id, (SELECT summary FROM summaries WHERE id = r.id), r.content, g.kept"
         f" FROM groups g CROSS JOIN rollouts r ON {INSIDE} WHERE {where}"
         f" ORDER BY {ORDERS[sort]} LIMIT ?"
     )
     found = db.execute(query, (*where.values, limit)).fetchall()
-    return [_row(db, *one) for one in found]
+    rows = {row_id: _row(*columns) for row_id, *columns in found}
+    if wanted.text is not None:
+        for row_id, row in rows.items():
+            row.excerpt = search.excerpt(db, row_id, wanted.text)
+    return [*rows.values()]
 
 
 def count(db: sqlite3.Connection, wanted: RowFilter) -> int:
     """Returns the number of rollouts that match."""
-    where = _of_listed(wanted)
+    where = _of_listed(db, wanted)
     query = f"SELECT count(*) FROM groups g CROSS JOIN rollouts r ON {INSIDE} WHERE {where}"
     (found,) = db.execute(query, where.values).fetchone()
     return int(found)
 
 
-def _of_listed(wanted: RowFilter) -> Where:
+def _of_listed(db: sqlite3.Connection, wanted: RowFilter) -> Where:
     """Returns all conditions of a list of rollouts."""
     where = of_groups(wanted)
-    _of_rollouts(where, wanted)
+    _of_rollouts(db, where, wanted)
     if wanted.reward_min is not None:
         where.add("r.reward >= ?", wanted.reward_min)
     if wanted.reward_max is not None:
@@ -138,7 +144,7 @@ def groups(
         where.add_any("g.outcome", outcomes)
     if after is not None:
         where.add("(g.created_at, g.group_id) < (?, ?)", after.created_at, after.group_id)
-    _of_rollouts(inside, wanted)
+    _of_rollouts(db, inside, wanted)
     if inside.conditions:
         where.add(f"EXISTS (SELECT 1 FROM rollouts r WHERE {INSIDE} AND {inside})", *inside.values)
     query = (
@@ -180,13 +186,17 @@ def of_groups(wanted: RowFilter) -> Where:
     return where
 
 
-def _of_rollouts(where: Where, wanted: RowFilter) -> None:
+def _of_rollouts(db: sqlite3.Connection, where: Where, wanted: RowFilter) -> None:
     """Adds the conditions on rollouts, except those on rewards."""
     for name in ("state", "blame", "finish_reason"):
         if values := getattr(wanted, name):
             where.add_any(f"r.{name}", values)
     if wanted.policy_version is not None:
         where.add("r.policy_version = ?", wanted.policy_version)
+    if wanted.text is not None:
+        ids = search.row_ids(db, wanted.text)
+        where.add("r.content = ? AND r.id IN (SELECT value FROM json_each(?))",
+                  ContentState.HERE, ids.decode())
 
 
 # --- single rollouts ----------------------------------------------------------------------------

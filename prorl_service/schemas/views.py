@@ -396,6 +396,13 @@ class Training(WireModel):
     notice: str = ""
 
 
+class Runs(WireModel):
+    """Runs that `training` and `tasks` can show: the service's own, those of its shelf, and those of
+    other services' shelves in the same directory."""
+
+    runs: list[str] = Field(description="The service's own first.")
+
+
 class TaskSort(StrEnum):
     WORST = "worst"
     """Lowest success rate; tasks without one come first."""

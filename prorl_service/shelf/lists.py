@@ -21,6 +21,7 @@ from prorl_service.schemas.views import (
     RolloutRows,
     RolloutSort,
     RowFilter,
+    Runs,
     TaskQuery,
     TaskRow,
     TaskRows,
@@ -142,8 +143,12 @@ class Lists:
         run = run or self._run
         rows = []
         if self.shelf is not None:
-            rows = await self.shelf.read(lambda db: training.versions(db, run, agent))
+            rows = await self.shelf.read_run(run, lambda db: training.versions(db, run, agent))
         return Training(run=run, versions=rows, notice=self.notice)
+
+    async def runs(self) -> Runs:
+        """Raises `ShelfError`."""
+        return Runs(runs=[self._run] if self.shelf is None else await self.shelf.runs())
 
     async def tasks(self, query: TaskQuery) -> TaskRows:
         """Raises `ShelfError`."""
@@ -151,7 +156,9 @@ class Lists:
         rows: list[TaskRow] = []
         count = 0
         if self.shelf is not None:
-            rows, count = await self.shelf.read(lambda db: task_rows.tasks(db, run, query))
+            rows, count = await self.shelf.read_run(
+                run, lambda db: task_rows.tasks(db, run, query)
+            )
         return TaskRows(run=run, tasks=rows, matches=count, notice=self.notice)
 
     # --- content that the journal has -----------------------------------------------------------

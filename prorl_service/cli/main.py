@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "check": ("prorl_service.cli.check:check", "Check a data set's tasks before training."),
     "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
-    "top": ("prorl_service.cli.status:top", "Watch what a service is doing (refreshes every 2 s)."),
+    "top": ("prorl_service.cli.top:top", "Watch what a service is doing (refreshes every 2 s)."),
     "open": ("prorl_service.cli.generated:open_page", "Open a service's page, signed in."),
     "list": ("prorl_service.cli.lists:list_rollouts", "List rollouts and groups."),
     "show": ("prorl_service.cli.show:show", "Show a rollout, or how those of a group differ."),

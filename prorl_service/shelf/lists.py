@@ -60,7 +60,7 @@ class Lists:
         if query.text is None or self.shelf is None:
             return self.notice
         searched = await self.shelf.read(search.count)
-        known = f"texts of {searched:,} ended rollouts are searched: those that the shelf has whole"
+        known = f"the text of {searched:,} ended rollouts is searched: the shelf has them whole"
         return "; ".join(filter(None, (known, self.notice)))
 
     async def rollouts(self, query: RolloutQuery) -> RolloutRows:
@@ -156,9 +156,7 @@ class Lists:
         rows: list[TaskRow] = []
         count = 0
         if self.shelf is not None:
-            rows, count = await self.shelf.read_run(
-                run, lambda db: task_rows.tasks(db, run, query)
-            )
+            rows, count = await self.shelf.read_run(run, lambda db: task_rows.tasks(db, run, query))
         return TaskRows(run=run, tasks=rows, matches=count, notice=self.notice)
 
     # --- content that the journal has -----------------------------------------------------------

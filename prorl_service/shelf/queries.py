@@ -195,8 +195,11 @@ def _of_rollouts(db: sqlite3.Connection, where: Where, wanted: RowFilter) -> Non
         where.add("r.policy_version = ?", wanted.policy_version)
     if wanted.text is not None:
         ids = search.row_ids(db, wanted.text)
-        where.add("r.content = ? AND r.id IN (SELECT value FROM json_each(?))",
-                  ContentState.HERE, ids.decode())
+        where.add(
+            "r.content = ? AND r.id IN (SELECT value FROM json_each(?))",
+            ContentState.HERE,
+            ids.decode(),
+        )
 
 
 # --- single rollouts ----------------------------------------------------------------------------

@@ -195,8 +195,9 @@ def _of_rollouts(db: sqlite3.Connection, where: Where, wanted: RowFilter) -> Non
         where.add("r.policy_version = ?", wanted.policy_version)
     if wanted.text is not None:
         ids = search.row_ids(db, wanted.text)
+        # With `+`, rows are visited in order: without it, each group would go through all ids.
         where.add(
-            "r.content = ? AND r.id IN (SELECT value FROM json_each(?))",
+            "r.content = ? AND +r.id IN (SELECT value FROM json_each(?))",
             ContentState.HERE,
             ids.decode(),
         )

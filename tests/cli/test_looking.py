@@ -177,7 +177,7 @@ def test_top_shows_what_is_stuck_and_obeys_keys(
     service: LocalProcess, client: RolloutClient
 ) -> None:
     top = Top(service.url, 24, 100)
-    screen = top.see("special-slow.0", "oldest first", "RUN 4 of", "tokens/s", "q quit")
+    screen = top.see("special-slow.0", "oldest first", "; RUN ", "tokens/s", "q quit")
     assert "RUN of 15 min 0 s; waits for the agent's code" in screen
     lines = [line.rstrip() for line in screen.splitlines()]
     assert max(map(len, lines)) <= 100
@@ -223,11 +223,10 @@ def test_a_rate_is_that_of_the_last_minute(client: RolloutClient) -> None:
         now.backends[0].sampled_tokens = at * 30
         rates.add(float(at), now)
     assert rates.line() == "2.00 rollouts/s, 30 tokens/s, failed: none in the last 60 s"
-    now.failures = {Blame.TASK: 4}
+    now = now.model_copy(update={"failures": {Blame.TASK: 4}})
     rates.add(200.0, now)
     assert "failed: 3 task in the last 60 s" in rates.line()
-    now.started_at = 1.0
-    rates.add(210.0, now)
+    rates.add(210.0, now.model_copy(update={"started_at": 1.0}))
     assert rates.line() == "", "the service has started again"
 
 

@@ -22,6 +22,7 @@ from prorl_service.client import RolloutClient
 from prorl_service.schemas import RolloutState, WireModel
 from prorl_service.schemas.views import (
     Event,
+    Excerpt,
     GroupOutcome,
     GroupQuery,
     GroupRow,
@@ -35,6 +36,8 @@ from prorl_service.utils.visible import visible_line
 MOST = 50
 """Rows that are listed unless more are asked for."""
 MESSAGE_CHARS = 60
+FOUND_CHARS = 30
+"""Characters around a text that was found."""
 RECENT = 20
 """Rollouts that `logs` begins with."""
 
@@ -132,7 +135,7 @@ def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
             _count(row.turns),
             _count(row.policy_version),
             ago(row.ended_at),
-            _problem(row) if row.activity is None else waits_for(row.activity),
+            _found(row.excerpt) if row.excerpt else _problem(row),
         )
     return table
 
@@ -164,7 +167,17 @@ def _table(*names: str) -> Table:
     return table
 
 
+def _found(excerpt: Excerpt) -> Text:
+    """Returns the place of a text, and the text marked."""
+    before, after = excerpt.before[-FOUND_CHARS:], excerpt.after[:FOUND_CHARS]
+    said = (visible_line(one, limit=MESSAGE_CHARS) for one in (before, excerpt.match, after))
+    start, match, stop = said
+    return Text.assemble(f"{visible_line(excerpt.place)}: ", start, (match, "bold reverse"), stop)
+
+
 def _problem(row: RolloutRow) -> str:
+    if row.activity is not None:
+        return waits_for(row.activity)
     if row.error is not None:
         blame = f"{row.error.blame.value}: " if row.state is RolloutState.FAILED else ""
         return blame + visible_line(row.error.message, limit=MESSAGE_CHARS)

@@ -85,6 +85,14 @@ def test_what_siblings_did_differently(service: LocalProcess, client: RolloutCli
         assert re.search(rf"\.{index} \(reward [\d.]+\)", variants)
 
 
+def test_what_was_said_is_found(service: LocalProcess) -> None:
+    shown = prorl("list", "--text", "1 failed, 3 pass", "--limit", "2", service=service)
+    assert re.search(r"turn 2, output of bash: .*1 failed, 3 passed in 0", shown)
+    assert "2 rollouts; there are more" in shown
+    assert "ended rollouts is searched" in shown
+    assert "needs a letter or a digit" in called("list", "--text", "!").stderr
+
+
 # --- each command ---------------------------------------------------------------------------------
 
 

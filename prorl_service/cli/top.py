@@ -1,11 +1,13 @@
 """`prorl top`: what a service does now, in a terminal, with a few keys."""
 
 import os
+import re
 import select
 import sys
 import termios
 import time
 import tty
+from collections import deque
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -25,15 +27,11 @@ from prorl_service.utils.visible import visible_line
 
 MOST_ROWS = 100
 WORKING = [RolloutState.INIT, RolloutState.READY, RolloutState.RUNNING, RolloutState.EVALUATING]
-NAMES = {
-    "\x1b[A": "up",
-    "\x1b[B": "down",
-    "\x1bOA": "up",
-    "\x1bOB": "down",
-    "\r": "enter",
-    "\n": "enter",
-}
+NAMES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"} | dict.fromkeys(
+    ("\r", "\n"), "enter"
+)
 """Names of keys that send more than their letter."""
+_KEY = re.compile(r"\x1b[\[O][0-9;]*.|.", re.DOTALL)
 
 
 def top(
@@ -69,6 +67,7 @@ class Keys:
     def __init__(self) -> None:
         self._terminal = sys.stdin.fileno()
         self._before = termios.tcgetattr(self._terminal)
+        self._typed = deque[str]()
 
     def __enter__(self) -> Self:
         tty.setcbreak(self._terminal)
@@ -83,11 +82,15 @@ class Keys:
         termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
 
     def wait(self, seconds: float | None) -> str:
-        """Returns the next key; an empty text if none is pressed in time."""
-        if not select.select([self._terminal], [], [], seconds)[0]:
-            return ""
-        typed = os.read(self._terminal, 8).decode(errors="replace")
-        return NAMES.get(typed, typed[:1] or "q")  # nothing: the terminal is gone
+        """Returns the next key; an empty text if none is pressed in time, `q` if the terminal is
+        gone."""
+        if not self._typed:
+            if not select.select([self._terminal], [], [], seconds)[0]:
+                return ""
+            typed = os.read(self._terminal, 1024).decode(errors="replace") or "q"
+            self._typed.extend(_KEY.findall(typed))
+        key = self._typed.popleft()
+        return NAMES.get(key, key)
 
 
 def _watch(client: RolloutClient, view: TopView, keys: Keys, every_s: float) -> None:

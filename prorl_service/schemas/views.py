@@ -397,8 +397,8 @@ class Training(WireModel):
 
 
 class Runs(WireModel):
-    """Runs that `training` and `tasks` can show: the service's own, those of its shelf, and those of
-    other services' shelves in the same directory."""
+    """Runs that `training` and `tasks` can show: those of the service's shelf, and of other shelves
+    next to it."""
 
     runs: list[str] = Field(description="The service's own first.")
 

@@ -102,11 +102,13 @@ def others_beside(path: Path) -> Iterator[sqlite3.Connection]:
     Skips files that cannot be read."""
     for other in sorted(path.parent.glob("*.shelf")):
         address = f"{other.resolve().as_uri()}?mode=ro"
-        with suppress(sqlite3.Error, Unusable):
-            with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
-                _check(db)
-                if not other.samefile(path):
-                    yield db
+        with (
+            suppress(sqlite3.Error, Unusable),
+            closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db,
+        ):
+            _check(db)
+            if not other.samefile(path):
+                yield db
 
 
 def move_aside(path: Path) -> Path:

@@ -88,16 +88,11 @@ def rollouts(
         )
     # CROSS JOIN makes SQLite visit groups first, in order, so that it need not sort.
     query = (
-        "SELECT r.id, (SELECT summary FROM summaries WHERE id = r.id), r.content, g.kept"
-        f" FROM groups g CROSS JOIN rollouts r ON {INSIDE} WHERE {where}"
-        f" ORDER BY {ORDERS[sort]} LIMIT ?"
+        f"SELECT r.id, r.content, g.kept FROM groups g CROSS JOIN rollouts r ON {INSIDE}"
+        f" WHERE {where} ORDER BY {ORDERS[sort]} LIMIT ?"
     )
     found = db.execute(query, (*where.values, limit)).fetchall()
-    rows = {row_id: _row(*columns) for row_id, *columns in found}
-    if wanted.text is not None:
-        for row_id, row in rows.items():
-            row.excerpt = search.excerpt(db, row_id, wanted.text)
-    return [*rows.values()]
+    return [_row(db, *columns, wanted.text) for columns in found]
 
 
 def count(db: sqlite3.Connection, wanted: RowFilter) -> int:
@@ -119,11 +114,14 @@ def _of_listed(db: sqlite3.Connection, wanted: RowFilter) -> Where:
     return where
 
 
-def _row(db: sqlite3.Connection, row_id: int, content: int, kept: str | None) -> RolloutRow:
-    """Looks the summary up. A sorting query would read those of rows that it drops, too."""
-    (summary,) = db.execute("SELECT summary FROM summaries WHERE id = ?", (row_id,)).fetchone()
+def _row(
+    db: sqlite3.Connection, row_id: int, content: int, kept: str | None, text: str | None
+) -> RolloutRow:
+    query = "SELECT summary FROM summaries WHERE id = ?"
+    (summary,) = db.execute(query, (row_id,)).fetchone()
     row = RolloutRow.model_validate_json(expanded(summary))
     row.has_content, row.kept_for = content in _HERE, None if kept is None else KeptFor(kept)
+    row.excerpt = None if text is None else search.excerpt(db, row_id, text)
     return row
 
 

@@ -75,7 +75,7 @@ def _indexes(db: sqlite3.Connection) -> list[tuple[int, int, str]]:
     """Returns the first group of each index, the end of its range, and its name, in order."""
     query = "SELECT name FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE%'"
     names = [name for (name,) in db.execute(query)]
-    return sorted((*map(int, name.split("_")[1:]), name) for name in names)  # type: ignore[misc]
+    return sorted((*map(int, name.split("_")[1:]), name) for name in names)
 
 
 def _texts(answer: bytes, request: bytes) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,9 @@
-"""Full-text search over the shelf: what is found, what is not any more, and what it may be given."""
+"""Full-text search over the shelf: what is found, what no longer is, and what may be asked."""
 
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,18 @@ from hypothesis import strategies as st
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import InvalidRequest
 from prorl_service.rollouts.journal import Journal
-from prorl_service.schemas.views import Excerpt, GroupQuery, RolloutQuery, RowFilter, words_of
+from prorl_service.schemas.views import (
+    Excerpt,
+    GroupQuery,
+    RolloutQuery,
+    RolloutSort,
+    RowFilter,
+    words_of,
+)
 from prorl_service.shelf import search
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.shelf.store import Shelf
+from tests.server.application import until
 from tests.server.scored_agent import scored
 from tests.shelf.shelved import WHOLE, rows, shelf_at, shelved, submitted
 
@@ -43,8 +52,6 @@ async def test_words_are_found_as_a_phrase(tmp_path: Path) -> None:
         assert await found(shelf, "file database") == []
         assert await found(shelf, "pen") == []
         assert await found(shelf, "go yes") == [], "no phrase spans two texts"
-        (row,) = await rows(shelf, text="able", group_id="c") or [None]
-        assert row is None
         (row,) = await rows(shelf, text="to opén", run="run")
         assert row.excerpt == Excerpt(
             place="turn 1", before="Yes. ünable ", match="to opén", after=" Ψ_x"
@@ -109,16 +116,27 @@ async def test_without_fts5_the_shelf_works_and_a_search_says_so(
             await found(shelf, "unable")
 
 
-async def test_a_service_finds_prompts_calls_outputs_and_reports(
-    client: AsyncRolloutClient,
-) -> None:
+async def test_a_service_finds_prompts_replies_and_errors(client: AsyncRolloutClient) -> None:
     groups = [scored("g0", 0, 1), scored("g1", None, 0.5)]
     await client.submit(groups)
     await client.wait([one for group in groups for one in group.rollout_ids()], 60)
     await client.acknowledge(["g0", "g1"])
-    query = RolloutQuery(text="cat secret", count=True, limit=1)
-    answer = await client.rollouts(query)
-    assert answer.matches is not None
-    assert answer.matches >= len(answer.rollouts) > 0
-    print(answer)
-    assert (await client.groups(GroupQuery(text="cat secret", reward_max=0.5))).groups
+
+    async def places(text: str) -> list[str | None]:
+        answer = await client.rollouts(RolloutQuery(text=text, count=True))
+        assert answer.matches == len(answer.rollouts)
+        assert "ended rollouts is searched" in answer.notice
+        return [row.excerpt and row.excerpt.place for row in answer.rollouts]
+
+    await until(partial(places, "go on"), lambda found: found == ["prompt"] * 4)
+    assert await places("command: cat secret") == ["turn 1"] * 4
+    assert await places("as it should") == ["error"]
+    found = await client.rollouts(
+        RolloutQuery(text="secret", reward_min=0.5, sort=RolloutSort.WORST)
+    )
+    assert [row.rollout_id for row in found.rollouts] == ["g1.1", "g0.1"]
+    assert [row.group_id for row in (await client.groups(GroupQuery(text="should"))).groups] == [
+        "g1"
+    ]
+    with pytest.raises(ValueError, match="a letter or a digit"):
+        RolloutQuery(text="?!")

@@ -125,7 +125,9 @@ def show_rollouts(screen: Screen, rows: Sequence[RolloutRow]) -> None:
 
 
 def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
-    table = _table("rollout", "task", "state", "*reward", "*turns", "*version", "*ended", "problem")
+    table = table_of(
+        "rollout", "task", "state", "*reward", "*turns", "*version", "*ended", "problem"
+    )
     for row in rows:
         table.add_row(
             visible_line(row.rollout_id),
@@ -141,7 +143,7 @@ def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
 
 
 def _group_table(rows: Sequence[GroupRow]) -> Table:
-    table = _table("group", "task", "rewards", "*mean", "outcome", "failed", "*version", "*ended")
+    table = table_of("group", "task", "rewards", "*mean", "outcome", "failed", "*version", "*ended")
     for row in rows:
         table.add_row(
             visible_line(row.group_id),
@@ -156,7 +158,7 @@ def _group_table(rows: Sequence[GroupRow]) -> Table:
     return table
 
 
-def _table(*names: str) -> Table:
+def table_of(*names: str) -> Table:
     """Makes a table; columns whose names begin with a star hold numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in names:

@@ -32,6 +32,7 @@ COMMANDS = {
     "top": ("prorl_service.cli.top:top", "Watch what a service is doing (refreshes every 2 s)."),
     "open": ("prorl_service.cli.generated:open_page", "Open a service's page, signed in."),
     "list": ("prorl_service.cli.lists:list_rollouts", "List rollouts and groups."),
+    "compare": ("prorl_service.cli.compare:compare", "Compare a run with another."),
     "show": ("prorl_service.cli.show:show", "Show a rollout, or how those of a group differ."),
     "logs": ("prorl_service.cli.lists:logs", "Print what happens at a service."),
     "export": ("prorl_service.cli.export:export", "Export rollouts in other tools' formats."),

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from prorl_service.cli.lists import table_of
 from prorl_service.cli.status import BAD, heading
 from prorl_service.cli.wording import STYLES, ago, counts, duration, number, waits_for
 from prorl_service.schemas import BackendState, BackendStatus, ServiceStatus, Stage
@@ -140,7 +141,7 @@ class TopView:
         first = max(0, self.selected - most + 1)
         order = self.sort.value.replace("_", " ")
         what = "failed, newest first" if self.is_failures_only else f"at work, {order} first"
-        table = _table("", what, "*turns", "for", "what")
+        table = table_of("", what, "*turns", "for", "what")
         for place, row in enumerate(self.listed[first : first + most], first):
             is_chosen = place == self.selected
             style = "reverse" if is_chosen else STYLES.get(row.state.value, "")
@@ -170,7 +171,7 @@ def _failure(row: RolloutRow) -> str:
 
 def _engines(engines: Sequence[BackendStatus], rates: Rates) -> Table:
     """Lays out the engines: those that are down first, then the slowest by call."""
-    table = _table("engine", "state", "*calls", "*tokens/s", "*version", "*cached", "why")
+    table = table_of("engine", "state", "*calls", "*tokens/s", "*version", "*cached", "why")
 
     def speed(one: BackendStatus) -> tuple[bool, float]:
         rate = rates.tokens_per_s(one)
@@ -189,15 +190,6 @@ def _engines(engines: Sequence[BackendStatus], rates: Rates) -> Table:
             visible_line(one.reason, limit=200),
             style="" if one.state is BackendState.HEALTHY else "red",
         )
-    return table
-
-
-def _table(*names: str) -> Table:
-    """Makes a table; columns whose names begin with a star hold numbers."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in names:
-        justify = "right" if name.startswith("*") else "left"
-        table.add_column(name.removeprefix("*"), justify=justify, no_wrap=True)  # type: ignore[arg-type]
     return table
 
 

@@ -12,7 +12,7 @@ from prorl_service.shelf import contents, search
 from prorl_service.shelf.policy import ShelfOptions
 
 ROWS_SHARE = 1 / 2
-"""Largest part of the shelf that rows may take while there is content."""
+"""Largest part of the shelf that rows, and the index of texts, may take while there is content."""
 LOG_SHARE = 1 / 4
 MAX_LOG_BYTES = 2**23
 """Share of the shelf, and most bytes, reserved for its write-ahead log. A checkpoint is due at half

@@ -92,7 +92,7 @@ def rollouts(
         f" WHERE {where} ORDER BY {ORDERS[sort]} LIMIT ?"
     )
     found = db.execute(query, (*where.values, limit)).fetchall()
-    return [_row(db, *columns, wanted.text) for columns in found]
+    return [_row(db, row_id, content, kept, wanted.text) for row_id, content, kept in found]
 
 
 def count(db: sqlite3.Connection, wanted: RowFilter) -> int:

@@ -126,7 +126,7 @@ async def test_a_service_finds_prompts_replies_and_errors(client: AsyncRolloutCl
         answer = await client.rollouts(RolloutQuery(text=text, count=True))
         assert answer.matches == len(answer.rollouts)
         assert "ended rollouts is searched" in answer.notice
-        return [row.excerpt and row.excerpt.place for row in answer.rollouts]
+        return [None if row.excerpt is None else row.excerpt.place for row in answer.rollouts]
 
     await until(partial(places, "go on"), lambda found: found == ["prompt"] * 4)
     assert await places("command: cat secret") == ["turn 1"] * 4

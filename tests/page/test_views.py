@@ -346,6 +346,7 @@ def test_filters_suggest_names_that_are_there(tab: Tab, http: httpx.Client) -> N
 
     assert suggested("agent") == {"showcase"}
     assert suggested("task_id") >= {row["task_id"] for row in rows}
+    tab.click("input[name=run]")
     assert suggested("run") == {"showcase"}
 
 

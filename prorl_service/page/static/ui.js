@@ -113,7 +113,8 @@ const Suggested = ({ name, names }) => html`<datalist id="seen-${name}">${names.
 // what is listed. On a phone the first field is shown, and the others on demand.
 export function Filters({ fields, query, set, rows = [] }) {
   const [isOpen, setOpen] = useState(false);
-  const { answer } = useAnswer(isSaved ? null : "/v1/runs");
+  const [isAsked, setAsked] = useState(false);
+  const { answer } = useAnswer(isAsked && !isSaved ? "/v1/runs" : null);
   see(rows, fields.filter(([, , choices]) => !choices));
   const names = (name) => (RUNS.includes(name) ? answer?.runs ?? [] : [...(seen[name] ?? [])]);
   const change = (name) => (event) => set({ ...query, [name]: event.target.value, before: undefined });
@@ -124,7 +125,8 @@ export function Filters({ fields, query, set, rows = [] }) {
         <option value="">${none}</option>
         ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replaceAll("_", " ")}</option>`)}
       </select>` : html`<input name=${name} type=${name === "text" ? "search" : "text"} value=${query[name] ?? ""} onChange=${change(name)}
-        placeholder=${name === "text" ? "words in prompts, replies, outputs, errors" : ""} size=${name === "text" ? 36 : 12} list="seen-${name}" autocomplete="off" /><${Suggested} name=${name} names=${names(name)} />`}
+        placeholder=${name === "text" ? "words in prompts, replies, outputs, errors" : ""} size=${name === "text" ? 36 : 12} list="seen-${name}" autocomplete="off"
+        onFocus=${() => RUNS.includes(name) && setAsked(true)} /><${Suggested} name=${name} names=${names(name)} />`}
     </label>`)}
     <button type="button" class="more-filters" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "fewer filters" : "filters"}</button>
     ${isFiltered && html`<button type="button" onClick=${() => set({})}>clear</button>`}

@@ -82,6 +82,8 @@ function cut(text) {
 
 // --- what is sought -----------------------------------------------------------------------------
 
+const MOST_MARKS = 2000;
+
 // The words that the address asks for, as the service finds them; null if it asks for none.
 export function sought() {
   const words = new URLSearchParams(location.hash.split("?")[1]).get("text")?.match(/[\p{L}\p{N}]+/gu);
@@ -110,7 +112,7 @@ function ranges(element, pattern) {
 // Marks what is sought, and returns the first place; null if there is none.
 export function marked() {
   const pattern = sought();
-  const found = pattern ? [...document.querySelectorAll("article :is(.text, .markdown)")].flatMap((one) => ranges(one, pattern)) : [];
+  const found = pattern ? [...document.querySelectorAll("article :is(.text, .markdown)")].flatMap((one) => ranges(one, pattern)).slice(0, MOST_MARKS) : [];
   CSS.highlights?.set("sought", new Highlight(...found));
   return found[0] ?? null;
 }

@@ -20,9 +20,9 @@ from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import STYLES, ago, counts, number, plural, waits_for
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import RolloutState, WireModel
+from prorl_service.schemas.text_search import Excerpt
 from prorl_service.schemas.views import (
     Event,
-    Excerpt,
     GroupOutcome,
     GroupQuery,
     GroupRow,

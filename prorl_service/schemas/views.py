@@ -3,11 +3,10 @@
 Rows never hold tokens. Text is what models, tools and agents wrote: show it as plain text only.
 """
 
-import re
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from prorl_service.schemas.activity import Activity
 from prorl_service.schemas.base import MAX_INT32, WireModel
@@ -23,6 +22,7 @@ from prorl_service.schemas.rollouts import (
     StopReason,
     Timings,
 )
+from prorl_service.schemas.text_search import Excerpt, SearchText
 
 MAX_ROWS = 500
 MAX_TOKENS = 4096
@@ -50,11 +50,6 @@ class KeptFor(StrEnum):
     FIRST = "first"
     """Among the first groups of its policy version."""
     SAMPLE = "sample"
-
-
-def words_of(text: str) -> list[str]:
-    """Returns the words of a text as a search sees them: letters and digits in a row."""
-    return re.findall(r"[^\W_]+", text)
 
 
 # --- lists --------------------------------------------------------------------------------------
@@ -88,19 +83,11 @@ class RowFilter(WireModel):
         None, description="Only rollouts with at least this reward; of groups, the mean counts."
     )
     reward_max: float | None = Field(None, description="Only rollouts with at most this reward.")
-    text: str | None = Field(
+    text: SearchText | None = Field(
         None,
-        max_length=500,
         description="Only rollouts in which these words follow each other: in prompt, replies, "
         "calls, their outputs, error or report. The last one may be the beginning of a word.",
     )
-
-    @field_validator("text")
-    @classmethod
-    def _has_words(cls, text: str | None) -> str | None:
-        if text is not None and not words_of(text):
-            raise ValueError("a text to search for needs a letter or a digit")
-        return text
 
 
 class RowQuery(RowFilter):
@@ -142,15 +129,6 @@ class GroupQuery(RowQuery):
     """Query for groups. One rollout must meet all conditions on rollouts for its group to match."""
 
     outcome: list[GroupOutcome] = Field(default_factory=list)
-
-
-class Excerpt(WireModel):
-    """Where a text was found, and the text around it."""
-
-    place: str = Field(description="Such as `prompt`, `turn 3`, `turn 3, output of bash`, `error`.")
-    before: str
-    match: str
-    after: str
 
 
 class RolloutRow(WireModel):

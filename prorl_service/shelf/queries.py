@@ -117,6 +117,7 @@ def _of_listed(db: sqlite3.Connection, wanted: RowFilter) -> Where:
 def _row(
     db: sqlite3.Connection, row_id: int, content: int, kept: str | None, text: str | None
 ) -> RolloutRow:
+    """Looks the summary up. A sorting query would read those of rows that it drops, too."""
     query = "SELECT summary FROM summaries WHERE id = ?"
     (summary,) = db.execute(query, (row_id,)).fetchone()
     row = RolloutRow.model_validate_json(expanded(summary))

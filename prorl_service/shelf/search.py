@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.schemas.views import Excerpt, words_of
+from prorl_service.schemas.text_search import Excerpt, words_of
 from prorl_service.shelf.tables import STRIDE, ContentState, expanded
 
 LEAST_GROUPS, MOST_GROUPS = 8, 256

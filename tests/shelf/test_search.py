@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import InvalidRequest
 from prorl_service.rollouts.journal import Journal
-from prorl_service.schemas.views import (
-    Excerpt,
-    GroupQuery,
-    RolloutQuery,
-    RolloutSort,
-    RowFilter,
-    words_of,
-)
+from prorl_service.schemas.text_search import Excerpt, words_of
+from prorl_service.schemas.views import GroupQuery, RolloutQuery, RolloutSort, RowFilter
 from prorl_service.shelf import search
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.shelf.store import Shelf

@@ -50,7 +50,7 @@ export function Tasks({ query, set }) {
   const rows = answer && others ? [...answer.tasks].sort((a, b) => change(b) - change(a)) : answer?.tasks;
   return html`<section>
     <${Filters} fields=${FIELDS} query=${query} set=${set} rows=${rows ?? []} />
-    ${answer ? html`<p class="soft">Run ${answer.run}: ${answer.matches} tasks${others ? `, those that differ most from run ${other} first` : ""}. Ended rollouts only.</p>
+    ${answer ? html`<p class="soft">Run ${answer.run}: ${answer.matches} tasks${others ? (others.size ? `, those that differ most from run ${other} first` : `; nothing of run ${other} is here`) : ""}. Ended rollouts only.</p>
       <${Notice} text=${answer.notice} />
       <${Table} columns=${columns(answer.run, others)} rows=${rows} empty=${html`<${Nothing} what="ended rollout" query=${query} set=${set} />`} />` : html`<${Waiting} error=${error} />`}
   </section>`;

@@ -327,6 +327,8 @@ def test_what_was_said_is_found_and_marked(tab: Tab, http: httpx.Client) -> None
     assert tab.wait(f"{first}.toString()") == "1 failed, 3 pass"
     box = f"{first}.getBoundingClientRect()"
     tab.wait(f"{box}.top > 50 && {box}.bottom < innerHeight")
+    assert "<script>alert(1)" in show(tab, "rollouts?text=alert 1", "special-hostile.0")
+    assert visible(tab, "tbody script, tbody img") == 0
 
 
 def test_a_match_in_folded_text_is_unfolded(tab: Tab) -> None:

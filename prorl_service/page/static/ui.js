@@ -125,7 +125,7 @@ export function Filters({ fields, query, set, rows = [] }) {
         <option value="">${none}</option>
         ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replaceAll("_", " ")}</option>`)}
       </select>` : html`<input name=${name} type=${name === "text" ? "search" : "text"} value=${query[name] ?? ""} onChange=${change(name)}
-        placeholder=${name === "text" ? "words in prompts, replies, outputs, errors" : ""} size=${name === "text" ? 36 : 12} list="seen-${name}" autocomplete="off"
+        placeholder=${name === "text" ? "words in prompts, replies, outputs, errors" : ""} size=${name === "text" ? 42 : 12} list="seen-${name}" autocomplete="off"
         onFocus=${() => RUNS.includes(name) && setAsked(true)} /><${Suggested} name=${name} names=${names(name)} />`}
     </label>`)}
     <button type="button" class="more-filters" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "fewer filters" : "filters"}</button>

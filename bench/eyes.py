@@ -60,6 +60,7 @@ FATES: dict[str, dict[str, object]] = {
     "cancelled": {"state": RolloutState.CANCELLED},
 }
 SHARES = (0.9, 0.08, 0.0177, 0.0003, 0.002)
+ERROR, RARELY = "sqlite3.OperationalError: unable to open database file\n", 0.002
 
 # --- CPU of a turn ------------------------------------------------------------------------------
 
@@ -164,8 +165,13 @@ def lists(quick: bool) -> frame.Found:
             rows += [
                 {"what": what, **_cost(service.pid, call)} for what, call in _calls(client).items()
             ]
-    slowest = max(row["cpu_ms"] for row in rows[1:])
-    return frame.Found(rows, {"list_ms_at_100k": slowest, "shelf_mb_at_100k": mb})
+    is_search = [str(row["what"]).startswith(SEARCH) for row in rows]
+    slowest = [
+        max(row["cpu_ms"] for row, one in zip(rows[1:], is_search[1:], strict=True) if one is which)
+        for which in (False, True)
+    ]
+    names = ("list_ms_at_100k", "search_ms_at_100k")
+    return frame.Found(rows, {**dict(zip(names, slowest, strict=True)), "shelf_mb_at_100k": mb})
 
 
 async def _fill(path: Path, rollouts: int) -> None:
@@ -203,7 +209,10 @@ def _trajectory(rng: random.Random, step: int, reason: FinishReason) -> Trajecto
     half = TOKENS // 2
     made = segment(rng, TOKENS, PROMPT_TOKENS, step)
     call = ToolCallRecord(
-        name="bash", arguments={"command": "ls"}, output="README.md\n" * 20, duration_s=0.1
+        name="bash",
+        arguments={"command": "ls"},
+        output="README.md\n" * 20 + ERROR * (rng.random() < RARELY),
+        duration_s=0.1,
     )
     turns = [
         Turn(
@@ -222,6 +231,14 @@ def _trajectory(rng: random.Random, step: int, reason: FinishReason) -> Trajecto
 
 
 Call = Callable[[], Sequence[object]]
+SEARCH, SEARCHED = "rollouts, text:", 25
+"""The first words of what searches are called, and the page's rows of one."""
+TEXTS = {
+    "all have it": "look at the files first",
+    "all have it, a letter": "f",
+    "some have it": "unable to open database file",
+    "none has it": "no such words",
+}
 FILTERS: dict[str, dict[str, object]] = {
     "all": {},
     "run": {"run": RUN},
@@ -261,6 +278,9 @@ def _calls(client: RolloutClient) -> dict[str, Call]:
         calls[f"rollouts, {sort.value}"] = rollouts(RolloutQuery(sort=sort))
     calls["rollouts, counted"] = rollouts(RolloutQuery(count=True))
     calls["rollouts, part of a task's name"] = rollouts(RolloutQuery(task_id="*sk12*", count=True))
+    for name, text in TEXTS.items():
+        query = RolloutQuery(text=text, count=True, limit=SEARCHED)
+        calls[f"{SEARCH} {name}"] = rollouts(query)
     calls["tasks"] = lambda: client.tasks().tasks
     calls["training"] = lambda: client.training().versions
     return calls

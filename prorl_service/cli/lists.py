@@ -20,6 +20,7 @@ from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import STYLES, ago, counts, number, plural, waits_for
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import RolloutState, WireModel
+from prorl_service.schemas.text_search import Excerpt
 from prorl_service.schemas.views import (
     Event,
     GroupOutcome,
@@ -35,6 +36,8 @@ from prorl_service.utils.visible import visible_line
 MOST = 50
 """Rows that are listed unless more are asked for."""
 MESSAGE_CHARS = 60
+FOUND_CHARS = 30
+"""Characters around a text that was found."""
 RECENT = 20
 """Rollouts that `logs` begins with."""
 
@@ -122,7 +125,9 @@ def show_rollouts(screen: Screen, rows: Sequence[RolloutRow]) -> None:
 
 
 def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
-    table = _table("rollout", "task", "state", "*reward", "*turns", "*version", "*ended", "problem")
+    table = table_of(
+        "rollout", "task", "state", "*reward", "*turns", "*version", "*ended", "problem"
+    )
     for row in rows:
         table.add_row(
             visible_line(row.rollout_id),
@@ -132,13 +137,13 @@ def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
             _count(row.turns),
             _count(row.policy_version),
             ago(row.ended_at),
-            _problem(row) if row.activity is None else waits_for(row.activity),
+            _found(row.excerpt) if row.excerpt else _problem(row),
         )
     return table
 
 
 def _group_table(rows: Sequence[GroupRow]) -> Table:
-    table = _table("group", "task", "rewards", "*mean", "outcome", "failed", "*version", "*ended")
+    table = table_of("group", "task", "rewards", "*mean", "outcome", "failed", "*version", "*ended")
     for row in rows:
         table.add_row(
             visible_line(row.group_id),
@@ -153,7 +158,7 @@ def _group_table(rows: Sequence[GroupRow]) -> Table:
     return table
 
 
-def _table(*names: str) -> Table:
+def table_of(*names: str) -> Table:
     """Makes a table; columns whose names begin with a star hold numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in names:
@@ -164,7 +169,17 @@ def _table(*names: str) -> Table:
     return table
 
 
+def _found(excerpt: Excerpt) -> Text:
+    """Returns the place of a text, and the text marked."""
+    before, after = excerpt.before[-FOUND_CHARS:], excerpt.after[:FOUND_CHARS]
+    said = (visible_line(one, limit=MESSAGE_CHARS) for one in (before, excerpt.match, after))
+    start, match, stop = said
+    return Text.assemble(f"{visible_line(excerpt.place)}: ", start, (match, "bold reverse"), stop)
+
+
 def _problem(row: RolloutRow) -> str:
+    if row.activity is not None:
+        return waits_for(row.activity)
     if row.error is not None:
         blame = f"{row.error.blame.value}: " if row.state is RolloutState.FAILED else ""
         return blame + visible_line(row.error.message, limit=MESSAGE_CHARS)

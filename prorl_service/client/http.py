@@ -109,6 +109,7 @@ class RolloutClient:
     tokens = _returns(AsyncRolloutClient.tokens)
     page = _returns(AsyncRolloutClient.page)
     training = _returns(AsyncRolloutClient.training)
+    runs = _returns(AsyncRolloutClient.runs)
     tasks = _returns(AsyncRolloutClient.tasks)
     agents = _returns(AsyncRolloutClient.agents)
     events = _yields(AsyncRolloutClient.events)

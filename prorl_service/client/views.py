@@ -17,6 +17,7 @@ from prorl_service.schemas.views import (
     RolloutText,
     RowFilter,
     RowQuery,
+    Runs,
     TaskQuery,
     TaskRows,
     TokenSlice,
@@ -87,6 +88,10 @@ class ViewCalls(ServiceCalls):
     async def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
         """Returns statistics of `run`, or of the service's own run, by policy version."""
         return await self._get("/v1/training", Training, _given(run=run, agent=agent))
+
+    async def runs(self) -> list[str]:
+        """Returns the runs that `training` and `tasks` can show, the service's own first."""
+        return (await self._get("/v1/runs", Runs)).runs
 
     async def tasks(self, query: TaskQuery | None = None) -> TaskRows:
         """Returns a run by task: success, informative groups, failures."""

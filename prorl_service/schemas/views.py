@@ -22,6 +22,7 @@ from prorl_service.schemas.rollouts import (
     StopReason,
     Timings,
 )
+from prorl_service.schemas.text_search import Excerpt, SearchText
 
 MAX_ROWS = 500
 MAX_TOKENS = 4096
@@ -82,6 +83,11 @@ class RowFilter(WireModel):
         None, description="Only rollouts with at least this reward; of groups, the mean counts."
     )
     reward_max: float | None = Field(None, description="Only rollouts with at most this reward.")
+    text: SearchText | None = Field(
+        None,
+        description="Only rollouts in which these words follow each other: in prompt, replies, "
+        "calls, their outputs, error or report. The last one may be the beginning of a word.",
+    )
 
 
 class RowQuery(RowFilter):
@@ -165,6 +171,9 @@ class RolloutRow(WireModel):
     ended_at: float | None = None
     has_content: bool = Field(description="Whether its text and tokens are available.")
     kept_for: KeptFor | None = Field(None, description="Why the shelf keeps its group.")
+    excerpt: Excerpt | None = Field(
+        None, description="Where `text` was first found.", exclude_if=lambda found: found is None
+    )
 
 
 class RolloutRows(WireModel):
@@ -363,6 +372,13 @@ class Training(WireModel):
     run: str
     versions: list[VersionRow]
     notice: str = ""
+
+
+class Runs(WireModel):
+    """Runs that `training` and `tasks` can show: those of the service's shelf, and of other shelves
+    next to it."""
+
+    runs: list[str] = Field(description="The service's own first.")
 
 
 class TaskSort(StrEnum):

@@ -28,6 +28,7 @@ from prorl_service.schemas.views import (
     RolloutQuery,
     RolloutRows,
     RolloutText,
+    Runs,
     TaskQuery,
     TaskRows,
     TokenSlice,
@@ -132,6 +133,13 @@ async def get_training(
 ) -> Training:
     """Rewards, informative groups, failures, wasted tokens and staleness by policy version."""
     return await service.lists.training(run, agent)
+
+
+@view_router.get("/runs", summary="List runs")
+async def list_runs(service: ServiceDep) -> Runs:
+    """Runs that `/v1/training` and `/v1/tasks` can show: those of the service's shelf, and of other
+    shelves next to it."""
+    return await service.lists.runs()
 
 
 @view_router.get("/tasks", summary="Get a run by task", response_model=TaskRows)

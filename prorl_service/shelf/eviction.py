@@ -8,11 +8,11 @@ import sqlite3
 from collections.abc import Callable
 
 from prorl_service.rollouts.journal.tables import free_pages, give_room_back
-from prorl_service.shelf import contents
+from prorl_service.shelf import contents, search
 from prorl_service.shelf.policy import ShelfOptions
 
 ROWS_SHARE = 1 / 2
-"""Largest part of the shelf that rows may take while there is content."""
+"""Largest part of the shelf that rows, and the index of texts, may take while there is content."""
 LOG_SHARE = 1 / 4
 MAX_LOG_BYTES = 2**23
 """Share of the shelf, and most bytes, reserved for its write-ahead log. A checkpoint is due at half
@@ -34,6 +34,7 @@ class Eviction:
         """Evicts group by group until `is_over`. Returns whether there may be more to evict."""
         while (evict := self._next(uptime_s)) is not None:
             evict()
+            search.drop_before(self._db, contents.oldest_with_content(self._db))
             if is_over():
                 return True
         return False

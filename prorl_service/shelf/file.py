@@ -9,7 +9,8 @@ import logging
 import os
 import shutil
 import sqlite3
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +95,20 @@ def _open_or_renew(path: Path, *, is_temporary: bool) -> ShelfFile:
         aside = move_aside(path)
         log.warning("the shelf %s %s: moved to %s, starting a new one", path, error, aside.name)
         return _open(path, is_temporary=is_temporary)
+
+
+def others_beside(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yields connections that read the shelves of other services in the directory, one by one.
+    Skips files that cannot be read."""
+    for other in sorted(path.parent.glob("*.shelf")):
+        address = f"{other.resolve().as_uri()}?mode=ro"
+        with (
+            suppress(sqlite3.Error, Unusable),
+            closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db,
+        ):
+            _check(db)
+            if not other.samefile(path):
+                yield db
 
 
 def move_aside(path: Path) -> Path:

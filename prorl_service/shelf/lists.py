@@ -21,12 +21,13 @@ from prorl_service.schemas.views import (
     RolloutRows,
     RolloutSort,
     RowFilter,
+    Runs,
     TaskQuery,
     TaskRow,
     TaskRows,
     Training,
 )
-from prorl_service.shelf import queries, task_rows, training
+from prorl_service.shelf import queries, search, task_rows, training
 from prorl_service.shelf.live import LiveRows
 from prorl_service.shelf.rows import Key, in_order, key_of, key_of_group, sorted_by
 from prorl_service.shelf.store import Shelf
@@ -55,6 +56,13 @@ class Lists:
             return OFF
         return self.shelf.failure or ""
 
+    async def _notice_of(self, query: RowFilter) -> str:
+        if query.text is None or self.shelf is None:
+            return self.notice
+        searched = await self.shelf.read(search.count)
+        known = f"the text of {searched:,} ended rollouts is searched: the shelf has them whole"
+        return "; ".join(filter(None, (known, self.notice)))
+
     async def rollouts(self, query: RolloutQuery) -> RolloutRows:
         """Raises `InvalidRequest`, `ShelfError`, `JournalError`."""
         if query.sort is not RolloutSort.NEWEST:
@@ -68,7 +76,7 @@ class Lists:
         return RolloutRows(
             rollouts=await self._with_journal(page),
             next=following,
-            notice=self.notice,
+            notice=await self._notice_of(query),
             matches=await self._count(query) if query.count else None,
         )
 
@@ -113,7 +121,7 @@ class Lists:
         return GroupRows(
             groups=await self._with_journal([self.live.filled(row) for row in page]),
             next=key_of_group(page[-1]).cursor() if len(found) > len(page) else None,
-            notice=self.notice,
+            notice=await self._notice_of(query),
         )
 
     async def _groups(self, query: GroupQuery, after: Key | None, limit: int) -> list[GroupRow]:
@@ -135,8 +143,12 @@ class Lists:
         run = run or self._run
         rows = []
         if self.shelf is not None:
-            rows = await self.shelf.read(lambda db: training.versions(db, run, agent))
+            rows = await self.shelf.read_run(run, lambda db: training.versions(db, run, agent))
         return Training(run=run, versions=rows, notice=self.notice)
+
+    async def runs(self) -> Runs:
+        """Raises `ShelfError`."""
+        return Runs(runs=[self._run] if self.shelf is None else await self.shelf.runs())
 
     async def tasks(self, query: TaskQuery) -> TaskRows:
         """Raises `ShelfError`."""
@@ -144,7 +156,7 @@ class Lists:
         rows: list[TaskRow] = []
         count = 0
         if self.shelf is not None:
-            rows, count = await self.shelf.read(lambda db: task_rows.tasks(db, run, query))
+            rows, count = await self.shelf.read_run(run, lambda db: task_rows.tasks(db, run, query))
         return TaskRows(run=run, tasks=rows, matches=count, notice=self.notice)
 
     # --- content that the journal has -----------------------------------------------------------

@@ -19,6 +19,7 @@ from prorl_service.schemas.views import (
     RolloutSort,
     RowFilter,
 )
+from prorl_service.shelf import search
 from prorl_service.shelf.rows import GroupMember, Key, globbed, group_row
 from prorl_service.shelf.tables import STRIDE, ContentState, expanded, within
 
@@ -74,8 +75,9 @@ def rollouts(
     limit: int,
     sort: RolloutSort = RolloutSort.NEWEST,
 ) -> list[RolloutRow]:
-    """Returns rows in the order of `sort`. `after`: a place in the lists' own order, `NEWEST`."""
-    where = _of_listed(wanted)
+    """Returns rows in the order of `sort`, with excerpts if a text is wanted. `after`: a place in
+    the lists' own order, `NEWEST`."""
+    where = _of_listed(db, wanted)
     if sort in (RolloutSort.BEST, RolloutSort.WORST):
         where.add("r.reward IS NOT NULL")
     if after is not None:
@@ -86,26 +88,25 @@ def rollouts(
         )
     # CROSS JOIN makes SQLite visit groups first, in order, so that it need not sort.
     query = (
-        "SELECT r.id, r.content, g.kept"
-        f" FROM groups g CROSS JOIN rollouts r ON {INSIDE} WHERE {where}"
-        f" ORDER BY {ORDERS[sort]} LIMIT ?"
+        f"SELECT r.id, r.content, g.kept FROM groups g CROSS JOIN rollouts r ON {INSIDE}"
+        f" WHERE {where} ORDER BY {ORDERS[sort]} LIMIT ?"
     )
     found = db.execute(query, (*where.values, limit)).fetchall()
-    return [_row(db, *one) for one in found]
+    return [_row(db, row_id, content, kept, wanted.text) for row_id, content, kept in found]
 
 
 def count(db: sqlite3.Connection, wanted: RowFilter) -> int:
     """Returns the number of rollouts that match."""
-    where = _of_listed(wanted)
+    where = _of_listed(db, wanted)
     query = f"SELECT count(*) FROM groups g CROSS JOIN rollouts r ON {INSIDE} WHERE {where}"
     (found,) = db.execute(query, where.values).fetchone()
     return int(found)
 
 
-def _of_listed(wanted: RowFilter) -> Where:
+def _of_listed(db: sqlite3.Connection, wanted: RowFilter) -> Where:
     """Returns all conditions of a list of rollouts."""
     where = of_groups(wanted)
-    _of_rollouts(where, wanted)
+    _of_rollouts(db, where, wanted)
     if wanted.reward_min is not None:
         where.add("r.reward >= ?", wanted.reward_min)
     if wanted.reward_max is not None:
@@ -113,11 +114,15 @@ def _of_listed(wanted: RowFilter) -> Where:
     return where
 
 
-def _row(db: sqlite3.Connection, row_id: int, content: int, kept: str | None) -> RolloutRow:
+def _row(
+    db: sqlite3.Connection, row_id: int, content: int, kept: str | None, text: str | None
+) -> RolloutRow:
     """Looks the summary up. A sorting query would read those of rows that it drops, too."""
-    (summary,) = db.execute("SELECT summary FROM summaries WHERE id = ?", (row_id,)).fetchone()
+    query = "SELECT summary FROM summaries WHERE id = ?"
+    (summary,) = db.execute(query, (row_id,)).fetchone()
     row = RolloutRow.model_validate_json(expanded(summary))
     row.has_content, row.kept_for = content in _HERE, None if kept is None else KeptFor(kept)
+    row.excerpt = None if text is None else search.excerpt(db, row_id, text)
     return row
 
 
@@ -138,7 +143,7 @@ def groups(
         where.add_any("g.outcome", outcomes)
     if after is not None:
         where.add("(g.created_at, g.group_id) < (?, ?)", after.created_at, after.group_id)
-    _of_rollouts(inside, wanted)
+    _of_rollouts(db, inside, wanted)
     if inside.conditions:
         where.add(f"EXISTS (SELECT 1 FROM rollouts r WHERE {INSIDE} AND {inside})", *inside.values)
     query = (
@@ -180,13 +185,21 @@ def of_groups(wanted: RowFilter) -> Where:
     return where
 
 
-def _of_rollouts(where: Where, wanted: RowFilter) -> None:
+def _of_rollouts(db: sqlite3.Connection, where: Where, wanted: RowFilter) -> None:
     """Adds the conditions on rollouts, except those on rewards."""
     for name in ("state", "blame", "finish_reason"):
         if values := getattr(wanted, name):
             where.add_any(f"r.{name}", values)
     if wanted.policy_version is not None:
         where.add("r.policy_version = ?", wanted.policy_version)
+    if wanted.text is not None:
+        ids = search.row_ids(db, wanted.text)
+        # With `+`, rows are visited in order: without it, each group would go through all ids.
+        where.add(
+            "r.content = ? AND +r.id IN (SELECT value FROM json_each(?))",
+            ContentState.HERE,
+            ids.decode(),
+        )
 
 
 # --- single rollouts ----------------------------------------------------------------------------

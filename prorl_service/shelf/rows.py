@@ -121,7 +121,8 @@ def blame_of(row: RolloutRow) -> Blame | None:
 def meets(row: RolloutRow, wanted: RowFilter, *, reward: float | None) -> bool:
     """Returns whether the row matches. `reward` is the rollout's; in lists of groups, the mean."""
     return (
-        wanted.run in (None, row.run)
+        wanted.text is None  # only the shelf knows texts
+        and wanted.run in (None, row.run)
         and fits(row.task_id, wanted.task_id)
         and fits(row.group_id, wanted.group_id)
         and wanted.policy_version in (None, row.policy_version)

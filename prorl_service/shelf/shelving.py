@@ -19,7 +19,7 @@ from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.rollouts.record import HELD_ELSEWHERE
 from prorl_service.schemas import Figures, Rollout, RolloutState
 from prorl_service.schemas.views import RolloutRow
-from prorl_service.shelf import contents, ended_rows, tables, training
+from prorl_service.shelf import contents, ended_rows, search, tables, training
 from prorl_service.shelf.ended_rows import ShelvedGroup
 from prorl_service.shelf.policy import ShelfOptions, ShelfPolicy
 from prorl_service.shelf.tables import STRIDE, ContentState
@@ -58,6 +58,7 @@ class Shelving:
         self._run = run
         self._policy = ShelfPolicy(options)
         self._most_bytes = int(options.bytes * GROUP_SHARE)
+        self._indexed_groups = search.groups_of(options.bytes)
         self._awaited: deque[Copy] = deque()
         self._unchecked: int | None = 0
         """Number of the journal's next group to check; None after the last."""
@@ -151,6 +152,7 @@ class Shelving:
         if not contents.has_request(self._db, number):
             contents.put_request(self._db, number, tables.compressed(request))
         contents.put_content(self._db, copy.row_id, content)
+        search.put(self._db, copy.row_id, answer, request, self._indexed_groups)
 
     def _check(self, journal: sqlite3.Connection, group: FoundGroup, uptime_s: float) -> None:
         """Adds rollouts that an earlier process did not shelve before it died."""

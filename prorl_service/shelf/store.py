@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -20,9 +21,9 @@ from prorl_service.errors import ShelfError
 from prorl_service.rollouts.journal.file import transaction
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import ShelfStatus
-from prorl_service.shelf import contents, tables
+from prorl_service.shelf import contents, tables, training
 from prorl_service.shelf.eviction import Eviction
-from prorl_service.shelf.file import ShelfFile, move_aside, open_file
+from prorl_service.shelf.file import ShelfFile, move_aside, open_file, others_beside
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.shelf.shelving import Now, Shelving
 
@@ -99,6 +100,29 @@ class Shelf:
         ended for the event loop. Raises `ShelfError`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, self._read, work)
+
+    async def read_run(self, run: str, work: Callable[[sqlite3.Connection], Found]) -> Found:
+        """Runs `work` as `read` does, on the shelf that knows the run: on that of another service
+        next to this one if only that does."""
+
+        def found(db: sqlite3.Connection) -> Found:
+            if run in (self.run, *training.runs(db)):
+                return work(db)
+            for other in others_beside(self._file.path):
+                if run in training.runs(other):
+                    return work(other)
+            return work(db)
+
+        return await self.read(found)
+
+    async def runs(self) -> list[str]:
+        """Returns the runs that `read_run` can read, this one first. Raises `ShelfError`."""
+
+        def found(db: sqlite3.Connection) -> list[str]:
+            others = (training.runs(other) for other in others_beside(self._file.path))
+            return [*dict.fromkeys([self.run, *training.runs(db), *chain(*others)])]
+
+        return await self.read(found)
 
     def _read(self, work: Callable[[sqlite3.Connection], Found]) -> Found:
         with self.lock:  # see `Follower.lock`

@@ -124,6 +124,11 @@ def versions(db: sqlite3.Connection, run: str, agent: str | None) -> list[Versio
     return [found[version].to_wire(version) for version in sorted(found)]
 
 
+def runs(db: sqlite3.Connection) -> list[str]:
+    """Returns the names of all runs that have counts here."""
+    return [run for (run,) in db.execute("SELECT DISTINCT run FROM versions ORDER BY run")]
+
+
 def drop_others(db: sqlite3.Connection, run: str) -> None:
     """Deletes the counts of other runs that have no groups here any more."""
     query = "DELETE FROM versions WHERE run <> ? AND run NOT IN (SELECT run FROM groups)"

@@ -12,16 +12,19 @@ from pathlib import Path
 import pytest
 from ptyprocess import PtyProcessUnicode
 
-from prorl_service.cli.status import Rates
+from prorl_service.cli.top_view import Rates
 from prorl_service.client import RolloutClient
 from prorl_service.local import LocalProcess
+from prorl_service.schemas import Blame
 from tests.cli.called import called, printed
-from tests.page.showcase import FAILURES, world
+from tests.page.showcase import FAILURES, group, world
 
 pytestmark = pytest.mark.processes
 
 CLI = (sys.executable, "-m", "prorl_service.cli")
 NOBODY = "http://127.0.0.1:9"
+HOME, SEQUENCES = "\x1b[H", re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+"""What begins a screen, and what colours it."""
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,14 @@ def test_what_siblings_did_differently(service: LocalProcess, client: RolloutCli
         assert len({text.turns[earlier].raw for text in texts}) == 1
     for index in range(8):
         assert re.search(rf"\.{index} \(reward [\d.]+\)", variants)
+
+
+def test_what_was_said_is_found(service: LocalProcess) -> None:
+    shown = prorl("list", "--text", "1 failed, 3 pass", "--limit", "2", service=service)
+    assert re.search(r"turn 2, output of bash: .*1 failed, 3 passed in 0", shown)
+    assert "2 rollouts; there are more" in shown
+    assert "ended rollouts is searched" in shown
+    assert "needs a letter or a digit" in called("list", "--text", "!").stderr
 
 
 # --- each command ---------------------------------------------------------------------------------
@@ -146,28 +157,85 @@ def test_logs_follow_what_happens(service: LocalProcess, client: RolloutClient) 
     assert following.returncode == 0
 
 
-def test_top_goes_on_while_the_service_does_not_answer(service: LocalProcess) -> None:
-    command = [*CLI, "top", "--every-s", "0.1", "--url"]
-    for url, wanted in ((service.url, "healthy"), (NOBODY, "asked again every 0.1 s")):
-        top = PtyProcessUnicode.spawn([*command, url], dimensions=(50, 200))
-        shown = ""
-        while wanted not in shown:
-            shown += top.read()
-        top.sendintr()
+class Top:
+    """`prorl top` in a terminal, as a person sees it."""
+
+    def __init__(self, url: str, rows: int, columns: int) -> None:
+        command = [*CLI, "top", "--every-s", "0.2", "--url", url]
+        self.process = PtyProcessUnicode.spawn(command, dimensions=(rows, columns))
+        self._shown = ""
+
+    def see(self, *texts: str) -> str:
+        """Returns the first whole screen that has all texts."""
+        while True:
+            self._shown += self.process.read()
+            for screen in (SEQUENCES.sub("", one) for one in self._shown.split(HOME)):
+                if all(text in screen for text in texts):
+                    self._shown = ""
+                    return screen
+
+    def end(self) -> int:
         with suppress(EOFError):
             while True:
-                top.read()
-        assert top.wait() == 0
+                self.process.read()
+        return int(self.process.wait())
+
+
+def test_top_shows_what_is_stuck_and_obeys_keys(
+    service: LocalProcess, client: RolloutClient
+) -> None:
+    top = Top(service.url, 24, 100)
+    screen = top.see("special-slow.0", "oldest first", "; RUN ", "tokens/s", "q quit")
+    assert "RUN of 15 min 0 s; waits for the agent's code" in screen
+    lines = [line.rstrip() for line in screen.splitlines()]
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 24
+    top.process.write("s")
+    top.see("longest first")
+    top.process.write("f")
+    top.see("failed, newest first", "agent: agent gave up after 3 turns")
+    top.process.write("\x1b[B\r")
+    top.see("blame", "press a key to go back")
+    top.process.write(" ")
+    top.see("failed, newest first")
+    top.process.write("q")
+    assert top.end() == 0
+
+
+def test_top_in_a_narrow_terminal_tells_of_failures(
+    service: LocalProcess, client: RolloutClient
+) -> None:
+    top = Top(service.url, 16, 50)
+    top.see("healthy")
+    client.submit([group("late", "sandbox", [0.0])])
+    screen = top.see("failed in the last minute: 1 sandbox", "late.0, ")
+    assert max(len(line.rstrip()) for line in screen.splitlines()) <= 50
+    top.process.write("q")
+    assert top.end() == 0
+
+
+def test_top_goes_on_while_the_service_does_not_answer() -> None:
+    top = Top(NOBODY, 50, 200)
+    top.see("asked again every 0.2 s")
+    top.process.sendintr()
+    assert top.end() == 0
 
 
 def test_a_rate_is_that_of_the_last_minute(client: RolloutClient) -> None:
     now = client.status()
     rates = Rates()
     for at in range(0, 200, 10):
+        now = now.model_copy(deep=True)
         now.ended = dict.fromkeys(now.ended, 0) | {next(iter(now.ended)): at * 2}
+        now.failures = {Blame.TASK: at // 100}
+        now.backends[0].sampled_tokens = at * 30
         rates.add(float(at), now)
-    [line] = rates.lines()
-    assert line.text == "2.00 rollouts/s in the last 60 s, 0 failed"
+    assert rates.line() == "2.00 rollouts/s, 30 tokens/s, failed: none in the last 60 s"
+    now = now.model_copy(update={"failures": {Blame.TASK: 4}})
+    rates.add(200.0, now)
+    assert "failed: 3 task in the last 60 s" in rates.line()
+    rates.add(210.0, now.model_copy(update={"started_at": 1.0}))
+    assert rates.line() == "", "the service has started again"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ VIEWS = {
     "now": ("now", "Last 15 minutes"),
     "groups": ("groups", "step8-group"),
     "rollouts": ("rollouts?state=failed", "sandbox gave up"),
+    "text": ("rollouts?text=1 failed, 3 passed", "turn 2, output of bash"),
     "rollout": ("rollout/step7-group3.1", "Verdict"),
     "compare": ("compare/step7-group3?of=4,5", "first difference"),
     "tokens": ("tokens/special-rewritten.1", "segment 2"),

@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
+from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.net.credentials import page_link
+from prorl_service.net.credentials import own_token, page_link
 from tests.page.browser import WAIT_S, Tab
 from tests.page.showcase import FAILURES, STEPS, group
-from tests.page.visit import FORM, offer, see, show, stay, visible
+from tests.page.visit import FORM, offer, see, show, sign_in, stay, visible
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -74,7 +75,7 @@ def test_now_shows_the_services_status(tab: Tab, http: httpx.Client) -> None:
     for blame, n in status["failures"].items():
         assert f"{blame} {n}" in shown
     tab.wait("document.querySelectorAll('main canvas').length === 5")
-    assert "alive version 8" in tab.text("nav.top")
+    assert "alive policy version 8" in tab.text("nav.top")
     tab.click("main a[href='#/rollouts?state=failed&blame=sandbox']")
     shown = tab.wait_for("sandbox gave up after 3 turns", "table")
     assert "special-sandbox.1" in shown
@@ -305,6 +306,90 @@ def test_training_shows_what_each_version_got(tab: Tab, http: httpx.Client) -> N
         ]
     assert visible(tab, "canvas") == 4
     assert [blame for blame in FAILURES if f"{blame} 2" not in rows[0][7]] == []
+
+
+# --- search, suggestions, empty lists, a phone ----------------------------------------------------
+
+
+def test_what_was_said_is_found_and_marked(tab: Tab, http: httpx.Client) -> None:
+    matches = answer(http, "/v1/rollouts", text="1 failed, 3 passed", count=True)["matches"]
+    show(tab, "rollouts", "rollouts match")
+    tab.click("input[type=search]")
+    tab.type("1 failed, 3 pass")
+    tab.press("Enter")
+    shown = tab.wait_for(f"{matches:,} rollouts match", "main")
+    assert "ended rollouts is searched" in shown
+    assert "turn 2, output of bash:" in shown
+    assert tab.text("tbody mark") == "1 failed, 3 pass"
+    tab.click("tbody .excerpt")
+    tab.wait_for("Verdict", "main")
+    first = "[...CSS.highlights.get('sought')][0]"
+    assert tab.wait(f"{first}.toString()") == "1 failed, 3 pass"
+    box = f"{first}.getBoundingClientRect()"
+    tab.wait(f"{box}.top > 50 && {box}.bottom < innerHeight")
+    assert "<script>alert(1)" in show(tab, "rollouts?text=alert 1", "special-hostile.0")
+    assert visible(tab, "tbody script, tbody img") == 0
+
+
+def test_a_match_in_folded_text_is_unfolded(tab: Tab) -> None:
+    show(tab, "rollout/special-hostile.0?text=not bold", "Verdict")
+    tab.wait("CSS.highlights.get('sought').size === 3")
+    show(tab, "rollout/step7-group0.3?text=now the tests", "Verdict")
+    tab.wait("document.querySelector('details.reasoning')?.open !== false")
+
+
+def test_filters_suggest_names_that_are_there(tab: Tab, http: httpx.Client) -> None:
+    rows = answer(http, "/v1/rollouts", limit=100)["rollouts"]
+    show(tab, "rollouts", "rollouts match")
+
+    def suggested(name: str) -> set[str]:
+        options = f"[...document.querySelectorAll('#seen-{name} option')].map((one) => one.value)"
+        return set(tab.wait(f"({options}).length && {options}"))
+
+    assert suggested("agent") == {"showcase"}
+    assert suggested("task_id") >= {row["task_id"] for row in rows}
+    tab.click("input[name=run]")
+    assert suggested("run") == {"showcase"}
+
+
+def test_a_list_without_rows_says_why_once(tab: Tab) -> None:
+    for view, what in (("rollouts", "rollout"), ("groups", "group"), ("tasks", "ended rollout")):
+        text = f"No {what} meets these conditions."
+        shown = show(tab, f"{view}?task_id=nobody", text)
+        assert shown.count(text) == 1
+        assert "no rewards yet" not in shown
+        tab.click("main p.actions button")
+        tab.wait_for("task-plain", "table")
+
+
+def test_an_empty_service_says_how_to_begin_and_a_dead_one_is_grey(
+    stranger: Tab, tmp_path: Path
+) -> None:
+    with local.service([], log=tmp_path / "log", options=["--sandbox", "process"]) as service:
+        token = own_token()
+        assert token is not None
+        sign_in(stranger, service.url, token)
+        shown = show(stranger, "groups", "To begin:")
+        assert "prorl try AGENT" in shown
+        assert f"prorl check tasks.jsonl --url {service.url}" in shown
+        show(stranger, "now", "Stages")
+        assert visible(stranger, "main.stale") == 0
+    stranger.wait("document.querySelector('main.stale') !== null")
+    assert "the service does not answer" in stranger.text("nav.top")
+
+
+def test_on_a_phone_the_reward_is_within_the_screen(tab: Tab) -> None:
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    tab.call("Emulation.setDeviceMetricsOverride", **size)
+    show(tab, "rollouts?state=done", "rollouts match")
+    tab.wait("document.querySelector('tbody .reward').getBoundingClientRect().right < 390")
+    labels = "[...document.querySelectorAll('.filters label')].filter((one) => one.offsetParent)"
+    assert tab.evaluate(f"{labels}.length") == 1
+    tab.click(".more-filters")
+    tab.wait(f"{labels}.length > 5")
+    show(tab, "compare/special-rewritten", "first difference")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    assert tab.evaluate("document.querySelector('.cell').clientWidth") > 200
 
 
 # --- keys, and what changes -----------------------------------------------------------------------

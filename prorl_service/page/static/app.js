@@ -39,7 +39,8 @@ function TokenForm() {
     setToken(new FormData(event.target).get("token"));
     location.reload();
   };
-  return html`<form class="token" onSubmit=${enter}><h1>This service asks for its token</h1>
+  return html`<form class="token" onSubmit=${enter}><h1>ProRL rollout service</h1>
+    <p>This service asks for its token.</p>
     <p>Where the service runs, <code>prorl open</code> opens this page, and <code>prorl token</code> prints the token. It stays in this tab.</p>
     <p><label>Token <input name="token" type="password" autocomplete="off" autofocus /></label> <button>open</button></p>
     ${hasToken() && html`<p class="problem" role="alert">That is not this service's token.</p>`}</form>`;
@@ -60,7 +61,7 @@ function Life({ status, error }) {
   if (error) return html`<span class="life down" title=${error.hint}>${plain(error.message)}</span>`;
   if (!status) return null;
   const trouble = status.failure ?? (status.is_stopping ? "stopping" : null);
-  return html`<span class="life ${trouble ? "down" : "up"}">${trouble ? plain(trouble) : "alive"} <span class="soft">version ${status.policy_version}</span></span>`;
+  return html`<span class="life ${trouble ? "down" : "up"}">${trouble ? plain(trouble) : "alive"} <span class="soft">policy version ${status.policy_version}</span></span>`;
 }
 
 function App() {
@@ -72,7 +73,7 @@ function App() {
   return html`<nav class="top"><b>${savedTitle || status?.run || "ProRL"}</b>
       ${TABS.map((name) => html`<a class=${name === current.view ? "current" : ""} href=${address(name)}>${name}</a>`)}
       <${Life} status=${status} error=${error} />${!isSaved && html`<a class="soft" href="docs">API</a>`}</nav>
-    <main><${Shown} key=${`${current.view}/${current.id}`} current=${current} status=${status} error=${error} /></main>`;
+    <main class=${error ? "stale" : ""}><${Shown} key=${`${current.view}/${current.id}`} current=${current} status=${status} error=${error} /></main>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -108,9 +108,9 @@ export function Compare({ id, query, set }) {
     <p class="choices">${rows.map((row) => html`<label class=${row.has_content ? "" : "soft"}><input type="checkbox" checked=${chosen.includes(row)} disabled=${!row.has_content} onChange=${() => toggle(row)} />
       ${row.index} <${Reward} reward=${row.reward} /></label>`)}</p>
     <${Notice} text=${answer.notice} />
-    <div class="compare" style=${{ gridTemplateColumns: `repeat(${Math.max(1, chosen.length)}, minmax(0, 1fr))` }}>
+    <div class="scroll"><div class="compare" style=${{ gridTemplateColumns: `repeat(${Math.max(1, chosen.length)}, minmax(260px, 1fr))` }}>
       ${chosen.map((row, at) => html`<${Column} row=${row} text=${texts[at].answer} error=${texts[at].error} />`)}
       ${areThere && html`<${Turns} columns=${texts.map((one) => one.answer.turns)} />`}
-    </div>
+    </div></div>
     <p><a href=${address("rollouts", { group_id: id, run: query.run })}>as a list</a></p></section>`;
 }

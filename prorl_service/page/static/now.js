@@ -2,7 +2,7 @@
 import { html } from "./vendor/htm-preact.js";
 import { useAnswer } from "./api.js";
 import { Lines } from "./charts.js";
-import { ago, address, count, Fact, megabytes, Notice, number, percent, rolloutAddress, seconds, State, Table, Waiting } from "./ui.js";
+import { ago, address, count, Fact, mebibytes, Notice, number, percent, rolloutAddress, seconds, State, Table, Waiting } from "./ui.js";
 import { plain } from "./text.js";
 
 const MINUTES = 15;
@@ -40,7 +40,7 @@ function Charts() {
     <${Lines} title="Rollouts at work" names=${STAGES} data=${[times, ...STAGES.map((stage) => each((one) => one.running[stage]))]} />
     <${Lines} title="Rollouts that wait" names=${STAGES} data=${[times, ...STAGES.map((stage) => each((one) => one.queues[stage]))]} />
     <${Lines} title="Engine calls in flight" names=${["calls"]} data=${[times, each(inFlight)]} />
-    <${Lines} title="Event loop: longest delay of a minute" names=${["delay"]} data=${[times, each((one) => one.loop_lag_s)]} format=${seconds} />
+    <${Lines} title="Longest delay of the service's loop in a minute" names=${["delay"]} data=${[times, each((one) => one.loop_lag_s)]} format=${seconds} />
   </div>`;
 }
 
@@ -79,14 +79,14 @@ const SERVICES = [
   ["service", (one) => html`<code>${plain(one.url)}</code>`],
   ["takes rollouts", (one) => (one.takes_rollouts ? "yes" : "no")],
   ["rollouts", (one) => `${one.load} of ${one.slots}`, "number"],
-  ["problem", (one) => plain(one.problem)],
+  ["problem", (one) => plain(one.problem), "wide"],
 ];
 
 const FAILURES = [
   ["rollout", (row) => html`<a href=${rolloutAddress(row)}>${row.rollout_id}</a>`],
   ["blame", (row) => row.error?.blame],
   ["ended", (row) => ago(row.ended_at)],
-  ["what happened", (row) => plain(row.error?.message ?? "")],
+  ["what happened", (row) => plain(row.error?.message ?? ""), "wide"],
 ];
 
 export function Now({ status, error }) {
@@ -102,7 +102,6 @@ export function Now({ status, error }) {
       <${Fact} name="done">${status.ended.done ?? 0}<//>
       <${Fact} name="failed">${status.ended.failed ?? 0}<//>
       <${Fact} name="cancelled">${status.ended.cancelled ?? 0}<//>
-      <${Fact} name="event loop delay">${seconds(status.loop_lag_s)}<//>
       <${Fact} name="started">${ago(status.started_at)}<//>
     </div>
     <div class="columns">
@@ -114,7 +113,7 @@ export function Now({ status, error }) {
       <div><h2>Sandboxes</h2><div class="facts"><${Fact} name="kind">${status.sandbox}<//>
         ${hits && html`<${Fact} name="held">${hits.running}<//><${Fact} name="warm">${hits.warm}<//>
           <${Fact} name="taken warm">${percent(hits.hits + hits.misses ? hits.hits / (hits.hits + hits.misses) : null)}<//>`}</div>
-        <h2>Shelf</h2><p>${status.shelf ? `${megabytes(status.shelf.bytes)} of ${megabytes(status.shelf.limit_bytes)}` : "off (--shelf-mb 0)"}</p>
+        <h2>Shelf</h2><p>${status.shelf ? `${mebibytes(status.shelf.bytes)} of ${mebibytes(status.shelf.limit_bytes)}` : "off (--shelf-mb 0)"}</p>
         <${Notice} text=${status.shelf?.failure} /></div>
     </div>
     <h2>Engines</h2>${status.cache && html`<div class="facts">

@@ -3,13 +3,16 @@ import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { download, isSaved, rolloutPath, useAnswer, withQuery } from "./api.js";
 import { address, clock, count, Fact, hasEnded, Notice, number, Reward, rewardKind, rolloutAddress, seconds, State, useKeys, Waiting, waits } from "./ui.js";
 import { Markdown } from "./markdown.js";
-import { plain, Text } from "./text.js";
+import { marked, plain, Text } from "./text.js";
 
 const EVERY_S = 2;
 
+// A call's only text as it is, a command of a shell after its prompt.
+const COMMANDS = ["command", "cmd"];
 export const commandOf = (given) => {
-  const values = Object.values(given);
-  return values.length === 1 && typeof values[0] === "string" ? `$ ${values[0]}` : JSON.stringify(given, null, 2);
+  const [[name, value] = [], ...others] = Object.entries(given);
+  if (typeof value !== "string" || others.length) return JSON.stringify(given, null, 2);
+  return COMMANDS.includes(name) ? `$ ${value}` : value;
 };
 
 function Card({ kind, title, note = "", id, children }) {
@@ -151,8 +154,11 @@ function go(turns, step) {
 
 export function Rollout({ id, query }) {
   const [isOpen, setOpen] = useState(true);
-  const [shown, setShown] = useState({ reasoning: false, tools: true, details: false, markdown: false });
+  const [shown, setShown] = useState({ reasoning: Boolean(query.text), tools: true, details: false, markdown: false });
   const { answer: text, error } = useAnswer(rolloutPath(id, "/text", { run: query.run }), isSaved || !isOpen ? 0 : EVERY_S);
+  useEffect(() => { marked(); }, [text, shown]);
+  const isThere = text !== null;
+  useEffect(() => { marked()?.startContainer.parentElement.scrollIntoView({ block: "center" }); }, [isThere, query.text]);
   useEffect(() => setOpen(text === null || !hasEnded(text.rollout.state)), [text]);
   const toggle = (name) => setShown((old) => ({ ...old, [name]: !old[name] }));
   const sibling = (step) => {

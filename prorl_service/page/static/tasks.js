@@ -1,13 +1,13 @@
 // A run by task: which tasks are always 0, which teach nothing, and what another run makes of them.
 import { html } from "./vendor/htm-preact.js";
 import { useAnswer, withQuery } from "./api.js";
-import { address, ago, anywhere, Filters, Notice, number, percent, Table, Waiting } from "./ui.js";
+import { address, ago, anywhere, Filters, Nothing, Notice, number, percent, Table, Waiting } from "./ui.js";
 
 const EVERY_S = 10;
 const LIMIT = 500;
 const SORTS = ["best", "most_failed", "least_informative"];
 const FIELDS = [["sort", "sort", SORTS, "worst"], ["agent", "agent"], ["task_id", "task"], ["run", "run"], ["other", "compare with run"]];
-const WIDTH = 90;
+const WIDTH = 220;
 const HEIGHT = 18;
 
 // Mean rewards from 0 to 1 over versions, as a line.
@@ -49,9 +49,9 @@ export function Tasks({ query, set }) {
   const change = (row) => Math.abs((row.success_rate ?? 0) - (others.get(row.task_id)?.success_rate ?? row.success_rate ?? 0));
   const rows = answer && others ? [...answer.tasks].sort((a, b) => change(b) - change(a)) : answer?.tasks;
   return html`<section>
-    <${Filters} fields=${FIELDS} query=${query} set=${set} />
-    ${answer ? html`<p class="soft">Run ${answer.run}: ${answer.matches} tasks${others ? `, those that differ most from run ${other} first` : ""}. Ended rollouts only.</p>
+    <${Filters} fields=${FIELDS} query=${query} set=${set} rows=${rows ?? []} />
+    ${answer ? html`<p class="soft">Run ${answer.run}: ${answer.matches} tasks${others ? (others.size ? `, those that differ most from run ${other} first` : `; nothing of run ${other} is here`) : ""}. Ended rollouts only.</p>
       <${Notice} text=${answer.notice} />
-      <${Table} columns=${columns(answer.run, others)} rows=${rows} empty="no rollout of such a task has ended" />` : html`<${Waiting} error=${error} />`}
+      <${Table} columns=${columns(answer.run, others)} rows=${rows} empty=${html`<${Nothing} what="ended rollout" query=${query} set=${set} />`} />` : html`<${Waiting} error=${error} />`}
   </section>`;
 }

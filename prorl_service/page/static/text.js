@@ -80,6 +80,43 @@ function cut(text) {
   return stop < text.length ? text.slice(0, stop) : text;
 }
 
+// --- what is sought -----------------------------------------------------------------------------
+
+const MOST_MARKS = 2000;
+
+// The words that the address asks for, as the service finds them; null if it asks for none.
+export function sought() {
+  const words = new URLSearchParams(location.hash.split("?")[1]).get("text")?.match(/[\p{L}\p{N}]+/gu);
+  return words ? new RegExp(`(?<![\\p{L}\\p{N}])${words.join("[^\\p{L}\\p{N}]+")}`, "giu") : null;
+}
+
+// All places within an element where `pattern` is found: they may span elements, such as coloured ones.
+function ranges(element, pattern) {
+  const nodes = [];
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  let length = 0;
+  while (walker.nextNode()) {
+    nodes.push([length, walker.currentNode]);
+    length += walker.currentNode.length;
+  }
+  return [...element.textContent.matchAll(pattern)].map(({ 0: match, index }) => {
+    const range = new Range();
+    for (const [edge, at] of [["setStart", index], ["setEnd", index + match.length]]) {
+      const [from, node] = nodes.findLast(([start]) => start < at || start === 0);
+      range[edge](node, at - from);
+    }
+    return range;
+  });
+}
+
+// Marks what is sought, and returns the first place; null if there is none.
+export function marked() {
+  const pattern = sought();
+  const found = pattern ? [...document.querySelectorAll("article :is(.text, .markdown)")].flatMap((one) => ranges(one, pattern)).slice(0, MOST_MARKS) : [];
+  CSS.highlights?.set("sought", new Highlight(...found));
+  return found[0] ?? null;
+}
+
 export function size(text) {
   if (text.length < 10_000) return `${text.length} characters`;
   return text.length < 1e6 ? `${Math.round(text.length / 1e3)} kB` : `${(text.length / 1e6).toFixed(1)} MB`;
@@ -87,9 +124,9 @@ export function size(text) {
 
 // Text in a box; beyond `FOLD_LINES` lines it is folded, and whole on demand.
 export function Text({ text, kind = "" }) {
-  const [isWhole, setWhole] = useState(false);
   const short = cut(text);
   const isLong = short.length < text.length;
+  const [isWhole, setWhole] = useState(() => isLong && sought()?.test(text) && !sought().test(short));
   const shown = isLong && !isWhole ? [short] : blocks(text);
   return html`<div class="text ${kind}">
     ${shown.map((block) => html`<pre>${pieces(block).map(piece)}</pre>`)}

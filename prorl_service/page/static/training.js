@@ -23,8 +23,8 @@ const COLUMNS = [
   ["failed", failures, "wrap"],
   ["cancelled", (row) => row.cancelled, "number"],
   ["stale (mean, max)", (row) => `${number(row.mean_staleness, 2)}, ${row.max_staleness ?? "–"}`, "number"],
-  ["turns", (row) => number(row.mean_turns, 1), "number"],
-  ["sampled", (row) => count(row.sampled_tokens), "number"],
+  ["turns, mean", (row) => number(row.mean_turns, 1), "number"],
+  ["tokens, all", (row) => count(row.sampled_tokens), "number"],
   ["wasted", (row) => percent(wastedShare(row)), "number"],
   ["ended within", (row) => seconds(took(row)), "number"],
 ];

@@ -1,5 +1,6 @@
 // Parts that all views share: numbers and times as text, badges, tables, filters, errors, keys.
-import { html, useLayoutEffect } from "./vendor/htm-preact.js";
+import { html, useLayoutEffect, useState } from "./vendor/htm-preact.js";
+import { isSaved, useAnswer } from "./api.js";
 import { plain } from "./text.js";
 
 // --- values as text -----------------------------------------------------------------------------
@@ -19,7 +20,7 @@ export function count(value) {
 
 export const number = (value, digits = 3) => (value === null || value === undefined ? "–" : String(+value.toFixed(digits)));
 export const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
-export const megabytes = (bytes) => `${Math.round(bytes / 1e6)} MB`;
+export const mebibytes = (bytes) => `${Math.round(bytes / 2 ** 20)} MiB`;
 export function ago(at) {
   if (at === null || at === undefined) return "–";
   const age = Math.max(0, Date.now() / 1000 - at);
@@ -47,7 +48,7 @@ export function address(view, query = {}) {
   return `#/${view}${text ? `?${text}` : ""}`;
 }
 
-export const rolloutAddress = (row, view = "rollout") => address(`${view}/${encodeURIComponent(row.rollout_id)}`, { run: row.run });
+export const rolloutAddress = (row, view = "rollout", query = {}) => address(`${view}/${encodeURIComponent(row.rollout_id)}`, { run: row.run, ...query });
 
 // --- small parts --------------------------------------------------------------------------------
 
@@ -80,7 +81,7 @@ export const Waiting = ({ error }) => (error ? html`<${Problem} error=${error} /
 export const Fact = ({ name, children }) => html`<span class="fact"><span class="soft">${name}</span> <b>${children}</b></span>`;
 
 export function Table({ columns, rows, empty = "none" }) {
-  if (rows.length === 0) return html`<p class="soft">${empty}</p>`;
+  if (rows.length === 0) return typeof empty === "string" ? html`<p class="soft">${empty}</p>` : empty;
   return html`<div class="scroll"><table>
     <thead><tr>${columns.map(([name, , kind]) => html`<th class=${kind ?? ""}>${name}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr class=${row.isCurrent ? "current" : ""}>
@@ -93,18 +94,59 @@ export const anywhere = (text) => (text && !text.includes("*") ? `*${text}*` : t
 
 // --- filters ------------------------------------------------------------------------------------
 
-// A form of selects and fields, each with its name, label, choices, and what none of them is called; `set` takes the changed query.
-export function Filters({ fields, query, set }) {
+// Names that rows had so far, by field: a filter suggests them.
+const seen = {};
+const MOST_SEEN = 500;
+
+function see(rows, fields) {
+  for (const [name] of fields) {
+    const names = (seen[name] ??= new Set());
+    for (const row of rows) if (row[name] && names.size < MOST_SEEN) names.add(String(row[name]));
+  }
+}
+
+const RUNS = ["run", "other"];
+
+const Suggested = ({ name, names }) => html`<datalist id="seen-${name}">${names.map((one) => html`<option value=${one}></option>`)}</datalist>`;
+
+// A form of selects and fields, each with its name, label, choices, and what none of them is called; `set` takes the changed query, `rows` are
+// what is listed. On a phone the first field is shown, and the others on demand.
+export function Filters({ fields, query, set, rows = [] }) {
+  const [isOpen, setOpen] = useState(false);
+  const [isAsked, setAsked] = useState(false);
+  const { answer } = useAnswer(isAsked && !isSaved ? "/v1/runs" : null);
+  see(rows, fields.filter(([, , choices]) => !choices));
+  const names = (name) => (RUNS.includes(name) ? answer?.runs ?? [] : [...(seen[name] ?? [])]);
   const change = (name) => (event) => set({ ...query, [name]: event.target.value, before: undefined });
-  return html`<form class="filters" onSubmit=${(event) => event.preventDefault()}>
+  const isFiltered = Object.values(query).some(Boolean);
+  return html`<form class="filters ${isOpen ? "open" : ""}" onSubmit=${(event) => event.preventDefault()}>
     ${fields.map(([name, label, choices, none = "any"]) => html`<label>${label}
       ${choices ? html`<select name=${name} value=${query[name] ?? ""} onChange=${change(name)}>
         <option value="">${none}</option>
         ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replaceAll("_", " ")}</option>`)}
-      </select>` : html`<input name=${name} value=${query[name] ?? ""} onChange=${change(name)} size="12" />`}
+      </select>` : html`<input name=${name} type=${name === "text" ? "search" : "text"} value=${query[name] ?? ""} onChange=${change(name)}
+        placeholder=${name === "text" ? "words in prompts, replies, outputs, errors" : ""} size=${name === "text" ? 42 : 12} list="seen-${name}" autocomplete="off"
+        onFocus=${() => RUNS.includes(name) && setAsked(true)} /><${Suggested} name=${name} names=${names(name)} />`}
     </label>`)}
-    ${Object.values(query).some(Boolean) && html`<button type="button" onClick=${() => set({})}>clear</button>`}
+    <button type="button" class="more-filters" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "fewer filters" : "filters"}</button>
+    ${isFiltered && html`<button type="button" onClick=${() => set({})}>clear</button>`}
   </form>`;
+}
+
+const START = [
+  ["prorl try AGENT --task task.json --replies replies.jsonl", "runs an agent on one task, without a model"],
+  ["prorl check tasks.jsonl --url URL", "checks all tasks before a training"],
+  ["curl URL/v1/rollouts -H \"Authorization: Bearer $(prorl token)\" -H 'Content-Type: application/json' -d @group.json", "submits a group, as a trainer does"],
+];
+
+// A list without rows: because of its filters, or since nothing was submitted yet.
+export function Nothing({ what, query, set }) {
+  if (Object.values(query).some(Boolean)) {
+    return html`<p class="actions soft">No ${what} meets these conditions. <button type="button" onClick=${() => set({})}>clear filters</button></p>`;
+  }
+  if (isSaved) return html`<p class="soft">No ${what} was saved.</p>`;
+  return html`<div class="soft"><p>No ${what} is here yet. To begin:</p>
+    <dl class="commands">${START.map(([command, why]) => html`<dt><code>${command.replace("URL", location.origin)}</code></dt><dd>${why}</dd>`)}</dl></div>`;
 }
 
 export const Pages = ({ query, next, set }) => html`<p class="pages">

@@ -35,11 +35,12 @@ from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
 from prorl_service.net.sockets import NOTICE_VANISHED
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
+from prorl_service.schemas.base import WireModel
 
 Wire = Literal["packed", "json"]
 Piece = bytes | memoryview
 """Part of a file to be sent."""
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=WireModel)
 
 CA_FILE = "PRORL_CA_FILE"
 """Environment variable with a file of certificates, in PEM form, that are trusted, too."""
@@ -163,7 +164,7 @@ class ServiceCalls:
         params: Mapping[str, Any] = {},
         silence_s: float | None = None,
     ) -> Model:
-        read = answer.model_validate_json
+        read = answer.from_answer
         return await self._send(
             ServiceRequest("GET", path, read, params=params, silence_s=silence_s)
         )
@@ -176,7 +177,7 @@ class ServiceCalls:
         body: BaseModel | None = None,
         headers: Mapping[str, str] = {},
     ) -> Model:
-        read = answer.model_validate_json
+        read = answer.from_answer
         return await self._send(ServiceRequest(method, path, read, body, headers=headers))
 
     async def _tell(self, method: str, path: str, body: BaseModel | None = None) -> None:

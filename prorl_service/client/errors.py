@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import httpx
 from pydantic import ValidationError
 
-from prorl_service.errors import PolicyUnclaimed, ProRLError
+from prorl_service.errors import PolicyUnclaimed, ProRLError, problems_of
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse
 
 
@@ -64,7 +64,7 @@ def raise_for_status(response: httpx.Response) -> None:
 def _error_info(response: httpx.Response) -> ErrorInfo:
     """Returns the service's error; a proxy may have answered 502 or 503 in words of its own."""
     try:
-        return ErrorResponse.model_validate_json(response.content).error
+        return ErrorResponse.from_answer(response.content).error
     except ValidationError:
         return ErrorInfo(
             kind=response.reason_phrase or "HTTPError",
@@ -92,7 +92,7 @@ def readable_errors(request: httpx.Request) -> Iterator[None]:
         info = ErrorInfo(
             kind="UnexpectedAnswer",
             blame=Blame.SERVICE,
-            message=str(error),
+            message=f"it is no {error.title}: {problems_of(error).removeprefix(': ')}",
             hint="the client and the service must be of the same version",
         )
         raise ServiceCallError(_label(request), info, None) from None

@@ -169,7 +169,8 @@ def lost_in_restore(kill: str, directory: Path, model: Path) -> list[str]:
         if kill == "before":
             service.kill()
         backup = subprocess.Popen(
-            [sys.executable, "-m", "prorl_service.cli", "backup", str(journal), str(copy)]
+            [sys.executable, "-m", "prorl_service.cli", "backup", str(journal), str(copy)],
+            stdout=subprocess.DEVNULL,
         )
         while kill == "during" and backup.poll() is None and not [*directory.glob("copy*")]:
             pass

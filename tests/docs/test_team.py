@@ -1,6 +1,7 @@
-"""The page for those who run a service for others: its proxies and its unit, as they are printed."""
+"""The page for those who run a service for others: its proxies as printed, and its unit."""
 
 import shutil
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,17 +24,17 @@ from tests.trainers import trainer
 pytestmark = pytest.mark.processes
 
 NAME = "prorl.example.com"
-NGINX = "pid {directory}/pid; error_log stderr; daemon off; events {{}} http {{ access_log off; {block} }}"
-CADDY = "{{ admin off\n auto_https disable_redirects\n storage file_system {directory}/caddy }}\n{block}"
+NGINX = "pid pid; error_log stderr; daemon off; events {{}} http {{ access_log off; {} }}"
+CADDY = "{{\n admin off\n auto_https disable_redirects\n}}\n{}"
 
 
 def nginx(directory: Path, block: str) -> list[str]:
-    (directory / "nginx.conf").write_text(NGINX.format(directory=directory, block=block))
+    (directory / "nginx.conf").write_text(NGINX.format(block))
     return ["nginx", "-p", str(directory), "-c", "nginx.conf", "-e", "stderr"]
 
 
 def caddy(directory: Path, block: str) -> list[str]:
-    (directory / "Caddyfile").write_text(CADDY.format(directory=directory, block=block))
+    (directory / "Caddyfile").write_text(CADDY.format(block))
     return ["caddy", "run", "--config", str(directory / "Caddyfile"), "--adapter", "caddyfile"]
 
 
@@ -73,7 +74,10 @@ def test_clients_commands_and_the_page_work_through_a_proxy_with_a_private_autho
     monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/usr/local/bin:/bin")
     url, weights = f"https://localhost:{port}", (tiny_model / "model.safetensors").read_bytes()
     with stub_engine(tiny_model) as engine, service([engine.url], tmp_path) as running:
-        listens = {"nginx": {"listen 443": f"listen {port}", NAME: "localhost"}, "caddy": {NAME: url}}
+        listens = {
+            "nginx": {"listen 443": f"listen {port}", NAME: "localhost"},
+            "caddy": {NAME: url},
+        }
         files = {f"/etc/{name}/": f"{tmp_path}/", "127.0.0.1:8080": running.url[len("http://") :]}
         with proxy(name, tmp_path, listens[name] | files):
             monkeypatch.setenv("PRORL_TOKEN", authorization(running.url)["Authorization"][7:])
@@ -86,7 +90,7 @@ def test_clients_commands_and_the_page_work_through_a_proxy_with_a_private_autho
             listed = subprocess.run(command, capture_output=True, text=True, check=False)
             assert listed.returncode == 0, listed.stderr
             assert listed.stdout.count("done") == 4
-            context = httpx.create_ssl_context(verify=str(tmp_path / "ca.pem"), trust_env=False)
+            context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
             with httpx.Client(base_url=url, verify=context, trust_env=False) as browser:
                 assert browser.get("/page/app.js").is_success
                 headers = {**authorization(url), "Origin": url}

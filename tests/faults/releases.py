@@ -70,13 +70,23 @@ class Release:
         return self._running(module, model / "engine.log", port)
 
     def service(
-        self, engine: str, journal: Path, *options: str
+        self, engine: str | None, journal: Path
     ) -> AbstractContextManager[local.LocalProcess]:
-        """Runs a service of the release with the fault suite's agent."""
-        module = ["-m", "prorl_service.cli", "serve", "--backend", engine, "--resume"]
-        module += ["--journal", str(journal), "--agent", "tests.faults.agents:Shell"]
-        module += ["--sandbox", "bubblewrap", "--run-workers", "2", *options]
+        """Runs a service of the release with the fault suite's agent; without an engine, one that
+        is announced in the directory `services`."""
+        module = ["-m", "prorl_service.cli", "serve", "--resume", "--journal", str(journal)]
+        module += ["--agent", "tests.faults.agents:Shell", "--sandbox", "bubblewrap"]
+        announced = ["--announce", str(journal.with_name("services") / "a.json")]
+        module += ["--run-workers", "2", *(announced if engine is None else ["--backend", engine])]
         return self._running(module, journal.with_name("service.log"))
+
+    def front(self, engine: str, directory: Path) -> AbstractContextManager[local.LocalProcess]:
+        """Runs a front for the services that are announced in a directory."""
+        module = ["-m", "prorl_service.cli", "front", "--backend", engine]
+        module += ["--services", str(directory / "services"), "--wait-for", "0"]
+        module += ["--journal", str(directory / "front.sqlite")]
+        module += ["--agent", "tests.faults.agents:Shell"]
+        return self._running(module, directory / "front.log")
 
     def _running(
         self, module: Sequence[str], log: Path, port: int | None = None

@@ -2,12 +2,14 @@
 
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.processes import group
+from prorl_service.client import RolloutClient
+from tests.faults.processes import WAIT_S, group
 from tests.faults.releases import EARLIER, Release, lost_in_upgrade
 
 pytestmark = pytest.mark.processes
@@ -56,6 +58,28 @@ def test_an_upgrade_loses_nothing(commit: str, tiny_model: Path, tmp_path: Path)
 def unused(directory: Path) -> Iterator[str]:
     yield from ("--backend", "http://127.0.0.1:1", "--port", "0")
     yield from ("--journal", str(directory / "journal.sqlite"), "--resume")
+
+
+def test_a_front_waits_until_a_service_of_another_release_is_upgraded(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    earlier, now = release(EARLIER[-1], tmp_path), Release()
+    (tmp_path / "services").mkdir(mode=0o700)
+    journal, one = tmp_path / "journal.sqlite", group("g", n=2)
+    with (
+        now.engine(tiny_model) as engine,
+        now.front(engine.url, tmp_path) as front,
+        RolloutClient(front.url) as client,
+    ):
+        with earlier.service(None, journal):
+            client.submit([one])
+            while not (behind := client.status().services) or "asked yet" in behind[0].problem:
+                time.sleep(0.05)
+            problem = "is prorl-service 0.2.0, its front 0.3.0: install one on both"
+            assert (behind[0].problem, behind[0].load) == (problem, 0)
+        with now.service(None, journal):
+            ended = client.wait(one.rollout_ids(), WAIT_S)
+    assert {rollout.reward for rollout in ended} == {1.0}
 
 
 @pytest.mark.parametrize("side", ["service", "client"])

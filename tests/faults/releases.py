@@ -40,10 +40,11 @@ else:
     with RolloutClient(url) as trainer:
         trainer.stream_weights(content, 1)
 with RolloutClient(url) as client:
-    client.submit([quick, slow])
+    client.submit([quick])
     for one in client.wait(quick.rollout_ids(), 60):
         print(one.model_dump_json())
-    while client.get(slow.rollout_ids()[0]).state != "running":
+    client.submit([slow])
+    while client.get(slow.rollout_ids()[0]).state not in ("running", "done"):
         pass
 """
 """Script that pushes weights, waits for one group, and leaves another one running."""
@@ -148,7 +149,7 @@ def _result(rollout: Rollout) -> tuple[object, ...]:
 
 def fill(release: Release, url: str, model: Path) -> Filled:
     """Has the release's client push weights and submit rollouts, some of which end."""
-    groups = group("quick", n=4), group("slow", n=4, turns=1, sleep=1)
+    groups = group("quick", n=4), group("slow", n=4, turns=1, sleep=2)
     texts = [one.model_dump_json(exclude_defaults=True) for one in groups]
     done = release.python("-c", FILL, url, str(model / "model.safetensors"), *texts)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ The copy is of one moment. A service that is given the copied journal continues 
 
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -16,8 +17,6 @@ from prorl_service.rollouts.journal.copy import check_journal, open_to_read
 from prorl_service.rollouts.journal.owner import WEIGHTS
 from prorl_service.rollouts.journal.tables import recall
 
-TRIES = 5
-"""Most copies of a journal whose weights are replaced between the copy and their opening."""
 UNFINISHED = ".unfinished"
 
 
@@ -63,13 +62,19 @@ def _copy_all(journal: Path, target: Path) -> None:
 
 
 def _copied_with_weights(journal: Path, target: Path, opened: ExitStack) -> list[BinaryIO]:
-    """Copies the journal, and opens the weights that the copy names: a push may remove them."""
-    for _ in range(TRIES):
+    """Copies the journal, again if a push removes the weights that the copy names before they are
+    opened."""
+    missing = ""
+    while True:
         _copy_database(journal, target)
-        with suppress(FileNotFoundError):
+        try:
             return [opened.enter_context(path.open("rb")) for path in _weights(journal, target)]
+        except FileNotFoundError as error:
+            if error.filename == missing:
+                print(f"without the newest weights: {missing} is gone", file=sys.stderr)
+                return []
+            missing = error.filename
         target.unlink()
-    raise ProRLError(f"the weights of {journal} are missing, or replaced again and again")
 
 
 def _copy_database(source: Path, target: Path) -> None:

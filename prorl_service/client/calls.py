@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import httpx
 from pydantic import AfterValidator, BaseModel
 
-from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
+from prorl_service.client.errors import CA_FILE, ServiceCallError, raise_for_status, readable_errors
 from prorl_service.client.retries import Answer, Backoff, Received, Reception, ServiceRequest
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
@@ -42,8 +42,6 @@ Piece = bytes | memoryview
 """Part of a file to be sent."""
 Model = TypeVar("Model", bound=WireModel)
 
-CA_FILE = "PRORL_CA_FILE"
-"""Environment variable with a file of certificates, in PEM form, that are trusted, too."""
 CONNECT_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 """Silence after which a connection counts as broken; streams send empty lines more often."""

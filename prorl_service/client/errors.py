@@ -9,6 +9,9 @@ from pydantic import ValidationError
 from prorl_service.errors import PolicyUnclaimed, ProRLError, problems_of
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse
 
+CA_FILE = "PRORL_CA_FILE"
+"""Environment variable with a file of certificates, in PEM form, that are trusted, too."""
+
 
 class ServiceCallError(ProRLError):
     """A call that failed for good. `http_status` is None if there was no answer at all."""
@@ -80,12 +83,14 @@ def readable_errors(request: httpx.Request) -> Iterator[None]:
     try:
         yield
     except httpx.TransportError as error:
+        is_distrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+        own = f"if its authority is your own, name its certificate (PEM) in {CA_FILE}"
         info = ErrorInfo(
             kind=type(error).__name__,
             blame=Blame.SERVICE,
             message=str(error) or "the connection broke",
-            hint="check that the service runs there: `prorl serve`",
-            retryable=not isinstance(error, httpx.UnsupportedProtocol),
+            hint=own if is_distrusted else "check that the service runs there: `prorl serve`",
+            retryable=not (is_distrusted or isinstance(error, httpx.UnsupportedProtocol)),
         )
         raise ServiceCallError(_label(request), info, None) from None
     except ValidationError as error:

@@ -14,7 +14,7 @@ import trustme
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.client.calls import CA_FILE
+from prorl_service.client.errors import CA_FILE
 from prorl_service.net.credentials import authorization
 from scripts.documentation.pages import ROOT
 from tests.docs.printed import blocks

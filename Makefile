@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo demo-lm test test-all test-fast check docs bench test-vllm test-sglang test-verl test-ray test-harnesses test-environments test-slurm neighbours clean
+.PHONY: setup sandboxes demo demo-lm test test-all test-fast check docs bench test-vllm test-sglang test-verl test-ray test-harnesses test-environments test-slurm neighbours release clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -42,7 +42,9 @@ test-environments: setup sandboxes ## every Dockerfile, puzzle and server of env
 	scripts/test-harbor
 neighbours: setup ## what we use of other packages, looked up in their newest releases
 	scripts/neighbours
+release: setup ## wheel, sdist and documentation of this commit, checked, in dist; needs a clean tree
+	scripts/release
 test-slurm: setup ## the recipes' Slurm scripts, on a real Slurm of this machine's own
 	scripts/test-slurm
 clean:
-	rm -rf .venv .venv-*/ outputs
+	rm -rf .venv .venv-*/ outputs dist

@@ -1,3 +1,3 @@
 """ProRL rollout service: multi-turn agent rollouts over HTTP for RL of LLM agents."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

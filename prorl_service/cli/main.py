@@ -37,6 +37,7 @@ COMMANDS = {
     "logs": ("prorl_service.cli.lists:logs", "Print what happens at a service."),
     "export": ("prorl_service.cli.export:export", "Export rollouts in other tools' formats."),
     "replay": ("prorl_service.cli.replay:replay", "Look at saved rollouts, or score them again."),
+    "backup": ("prorl_service.cli.backup:backup", "Copy a journal and what belongs to it."),
     "grafana": ("prorl_service.cli.generated:grafana", "Print a dashboard for Grafana."),
     "alerts": ("prorl_service.cli.generated:alerts", "Print alert rules for Prometheus."),
     "token": ("prorl_service.cli.token:token", "Print your token; make tokens for others."),

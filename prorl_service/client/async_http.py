@@ -45,6 +45,7 @@ from prorl_service.schemas import (
     WeightsReport,
     WeightsTerms,
 )
+from prorl_service.schemas.base import WireModel
 from prorl_service.schemas.sampling import Candidates, DrawSpec, SamplerSpec, SamplerStatus
 
 WEIGHTS_TIMEOUT_S = 900.0
@@ -52,7 +53,7 @@ WEIGHTS_TIMEOUT_S = 900.0
 logger = logging.getLogger(__name__)
 
 
-class _ServiceHealth(BaseModel):
+class _ServiceHealth(WireModel):
     status: Literal["ok"]
 
 
@@ -230,13 +231,14 @@ class AsyncRolloutClient(ViewCalls):
 
     async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
         """Returns the form, type and way in which to send the next weights."""
-        return await self._get("/v1/weights", WeightsTerms, query.model_dump())
+        asked = query.model_dump(exclude_defaults=True)
+        return await self._get("/v1/weights", WeightsTerms, asked)
 
     async def open_nccl_group(self, init_info: dict[str, Any]) -> NcclGroupStatus:
         """Has all engines join an NCCL group, which the caller joins meanwhile; see
         `NcclGroupSpec`."""
         spec = NcclGroupSpec(init_info=init_info)
-        read, silence_s = NcclGroupStatus.model_validate_json, WEIGHTS_TIMEOUT_S
+        read, silence_s = NcclGroupStatus.from_answer, WEIGHTS_TIMEOUT_S
         request = ServiceRequest("POST", "/v1/weights/group", read, spec, silence_s=silence_s)
         return await self._send(request, retry_s=0)
 
@@ -261,7 +263,7 @@ class AsyncRolloutClient(ViewCalls):
         makes in a thread, and the blocking one in its caller's; else like `load_weights`. Retried
         only if `content` can be iterated again."""
         retry_s = 0 if iter(content) is content else None
-        params = StreamedPush(after=after, base=base).model_dump()
+        params = StreamedPush(after=after, base=base).model_dump(exclude_defaults=True)
         request = _push("PUT", "/v1/weights", params=params)
         return await self._send(request, content, retry_s)
 
@@ -284,7 +286,7 @@ def _gateway_of(rollout_id: str) -> str:
 def _push(
     method: str, path: str, body: BaseModel | None = None, params: Mapping[str, Any] = {}
 ) -> ServiceRequest[WeightsReport]:
-    read = WeightsReport.model_validate_json
+    read = WeightsReport.from_answer
     return ServiceRequest(method, path, read, body, params, silence_s=WEIGHTS_TIMEOUT_S)
 
 

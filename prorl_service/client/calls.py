@@ -29,20 +29,19 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import httpx
 from pydantic import AfterValidator, BaseModel
 
-from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
+from prorl_service.client.errors import CA_FILE, ServiceCallError, raise_for_status, readable_errors
 from prorl_service.client.retries import Answer, Backoff, Received, Reception, ServiceRequest
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
 from prorl_service.net.sockets import NOTICE_VANISHED
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
+from prorl_service.schemas.base import WireModel
 
 Wire = Literal["packed", "json"]
 Piece = bytes | memoryview
 """Part of a file to be sent."""
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=WireModel)
 
-CA_FILE = "PRORL_CA_FILE"
-"""Environment variable with a file of certificates, in PEM form, that are trusted, too."""
 CONNECT_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 """Silence after which a connection counts as broken; streams send empty lines more often."""
@@ -163,7 +162,7 @@ class ServiceCalls:
         params: Mapping[str, Any] = {},
         silence_s: float | None = None,
     ) -> Model:
-        read = answer.model_validate_json
+        read = answer.from_answer
         return await self._send(
             ServiceRequest("GET", path, read, params=params, silence_s=silence_s)
         )
@@ -176,7 +175,7 @@ class ServiceCalls:
         body: BaseModel | None = None,
         headers: Mapping[str, str] = {},
     ) -> Model:
-        read = answer.model_validate_json
+        read = answer.from_answer
         return await self._send(ServiceRequest(method, path, read, body, headers=headers))
 
     async def _tell(self, method: str, path: str, body: BaseModel | None = None) -> None:

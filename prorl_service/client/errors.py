@@ -6,8 +6,11 @@ from contextlib import contextmanager
 import httpx
 from pydantic import ValidationError
 
-from prorl_service.errors import PolicyUnclaimed, ProRLError
+from prorl_service.errors import PolicyUnclaimed, ProRLError, problems_of
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse
+
+CA_FILE = "PRORL_CA_FILE"
+"""Environment variable with a file of certificates, in PEM form, that are trusted, too."""
 
 
 class ServiceCallError(ProRLError):
@@ -64,7 +67,7 @@ def raise_for_status(response: httpx.Response) -> None:
 def _error_info(response: httpx.Response) -> ErrorInfo:
     """Returns the service's error; a proxy may have answered 502 or 503 in words of its own."""
     try:
-        return ErrorResponse.model_validate_json(response.content).error
+        return ErrorResponse.from_answer(response.content).error
     except ValidationError:
         return ErrorInfo(
             kind=response.reason_phrase or "HTTPError",
@@ -80,19 +83,21 @@ def readable_errors(request: httpx.Request) -> Iterator[None]:
     try:
         yield
     except httpx.TransportError as error:
+        is_distrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+        own = f"if its authority is your own, name its certificate (PEM) in {CA_FILE}"
         info = ErrorInfo(
             kind=type(error).__name__,
             blame=Blame.SERVICE,
             message=str(error) or "the connection broke",
-            hint="check that the service runs there: `prorl serve`",
-            retryable=not isinstance(error, httpx.UnsupportedProtocol),
+            hint=own if is_distrusted else "check that the service runs there: `prorl serve`",
+            retryable=not (is_distrusted or isinstance(error, httpx.UnsupportedProtocol)),
         )
         raise ServiceCallError(_label(request), info, None) from None
     except ValidationError as error:
         info = ErrorInfo(
             kind="UnexpectedAnswer",
             blame=Blame.SERVICE,
-            message=str(error),
+            message=f"it is no {error.title}: {problems_of(error).removeprefix(': ')}",
             hint="the client and the service must be of the same version",
         )
         raise ServiceCallError(_label(request), info, None) from None

@@ -178,7 +178,7 @@ class WholeReception(RolloutReception[Rollout]):
 
     def _read(self, line: bytes) -> Iterator[Rollout]:
         if line.strip():
-            rollout = Rollout.model_validate_json(line)
+            rollout = Rollout.from_answer(line)
             if self._is_new(rollout):
                 yield rollout
 
@@ -197,7 +197,7 @@ class PartsReception(RolloutReception[tuple[Rollout, bytes]]):
         if not line.strip():
             return
         if self._summary is None:
-            self._summary = Rollout.model_validate_json(line)
+            self._summary = Rollout.from_answer(line)
             return
         summary, self._summary = self._summary, None
         if not (line.startswith(content_start(summary.result_id)) and line.endswith(b"}")):
@@ -232,7 +232,7 @@ class EventReception(Reception[Event]):
         if "event" in fields:  # a comment has none
             data: Any = json.loads(fields["data"])
             given = {"id": fields.get("id"), "event": fields["event"], "data": data}
-            event = Event.model_validate(given)
+            event = Event.model_validate(given, extra="ignore")
             self._last_id = event.id or self._last_id
             self.is_over = event.event == "end"
             yield event

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection
 from http import HTTPStatus
 
+from prorl_service import __version__
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import (
     BackendSpec,
@@ -172,6 +173,11 @@ class RolloutService:
         if status.is_stopping or status.failure is not None:
             self.is_open = False
             return "" if status.failure is None else f"has failed: {status.failure}"
+        if status.version != __version__:
+            self.is_open = False
+            return (
+                f"is prorl-service {status.version}, its front {__version__}: install one on both"
+            )
         await self._farewells.tell(self.questions)
         await self._tell(engines, status)
         self.is_open = True

@@ -38,8 +38,10 @@ class NumberedWeights:
         }
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Self:
+    def of(cls, fields: Mapping[str, Any], directory: Path) -> Self:
         path, model = fields["path"], fields.get("model")
+        if (moved := directory / Path(path).name).is_file():
+            path = str(moved)
         identity = None if model is None else ModelIdentity(**model)
         source: WeightSource = WeightDirectory(path)
         if fields["is_streamed"]:
@@ -89,14 +91,16 @@ class PushedWeights:
         return json.dumps({"newest": newest, "offered": offered, "refusal": refusal}).encode()
 
     @classmethod
-    def from_json(cls, text: bytes | None) -> Self:
-        """`text`: None if no weights were pushed."""
+    def from_json(cls, text: bytes | None, directory: Path) -> Self:
+        """`text`: None if no weights were pushed. `directory`: that of the service's own files,
+        which may have been restored elsewhere."""
         if text is None:
             return cls()
         fields = json.loads(text)
         if "path" in fields:  # of a service that kept the newest alone
-            return cls(NumberedWeights.of(fields))
+            return cls(NumberedWeights.of(fields, directory))
         newest, offered = (
-            one and NumberedWeights.of(one) for one in (fields["newest"], fields["offered"])
+            one and NumberedWeights.of(one, directory)
+            for one in (fields["newest"], fields["offered"])
         )
         return cls(newest, offered, fields["refusal"] and RefusedWeights(**fields["refusal"]))

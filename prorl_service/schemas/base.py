@@ -1,9 +1,9 @@
-"""The common base of all wire types. Unknown keys are refused everywhere: a misspelt option is an
-error, never a silent default.
+"""The common base of all wire types. Unknown keys of requests are refused: a misspelt option is an
+error, never a silent default. Those of answers are ignored: the service may be of another version.
 """
 
 import json
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
@@ -40,3 +40,8 @@ Text = Annotated[str, AfterValidator(_encodable)]
 
 class WireModel(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def from_answer(cls, json: str | bytes) -> Self:
+        """Ignores unknown fields. Raises pydantic's `ValidationError`."""
+        return cls.model_validate_json(json, extra="ignore")

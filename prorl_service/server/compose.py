@@ -250,12 +250,13 @@ async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Jou
 async def _backends(journal: Journal, config: PoolConfig, stack: AsyncExitStack) -> BackendPool:
     text = await journal.read(tables.recall, WEIGHTS)
     policy = await journal.read(tables.recall, POLICY)
+    directory = _weights_directory(journal.path, stack)
     return await stack.enter_async_context(
         BackendPool(
-            _weights_directory(journal.path, stack),
+            directory,
             config,
             owner=journal.parsed(lambda: PolicyOwner(policy)),
-            pushed=journal.parsed(lambda: PushedWeights.from_json(text)),
+            pushed=journal.parsed(lambda: PushedWeights.from_json(text, directory)),
             keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
         )
     )

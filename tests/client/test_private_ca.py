@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from prorl_service.client import RolloutClient
-from prorl_service.client.calls import CA_FILE
+from prorl_service.client.errors import CA_FILE
 from prorl_service.errors import ProRLError
 
 
@@ -43,7 +43,8 @@ def test_a_private_authority_is_trusted_only_if_it_is_named(
 ) -> None:
     authority = trustme.CA()
     with serving(authority) as url, authority.cert_pem.tempfile() as ca_file:
-        with RolloutClient(url, token="t", retry_s=0) as client, pytest.raises(ProRLError):
+        unknown = pytest.raises(ProRLError, match=f"own, name its certificate .* in {CA_FILE}")
+        with RolloutClient(url, token="t", retry_s=60) as client, unknown:
             client.health()
         monkeypatch.setenv(CA_FILE, ca_file)
         with RolloutClient(url, token="t", retry_s=0) as client:

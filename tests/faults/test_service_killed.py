@@ -1,6 +1,7 @@
 """A service that is killed, stopped and restarted: every accepted rollout ends once."""
 
 import random
+import shutil
 import signal
 import sqlite3
 import time
@@ -197,6 +198,25 @@ def test_the_newest_weights_outlive_the_service(tiny_model: Path, tmp_path: Path
     assert ended.state is RolloutState.DONE
     assert ended.trajectory is not None
     assert set(ended.trajectory.segments[0].policy_versions) <= {3, -1}
+
+
+def test_a_service_whose_weights_were_removed_waits_for_the_next(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    content = (tiny_model / "model.safetensors").read_bytes()
+    with stub_engine(tiny_model) as engine:
+        with service([engine.url], tmp_path) as running, trainer(running.url) as client:
+            client.stream_weights([content])
+            running.kill()
+        engine.restart()
+        shutil.rmtree(tmp_path / "journal.sqlite.weights")
+        with service([engine.url], tmp_path) as running, trainer(running.url) as client:
+            [backend] = client.backends()
+            assert "is gone (the trainer's next weights bring it back)" in backend.reason
+            assert client.stream_weights([content], after=1).version == 2
+            client.submit([group("g")])
+            ended = client.wait(group("g").rollout_ids(), WAIT_S)
+    assert {one.state for one in ended} == {RolloutState.DONE}
 
 
 def test_a_push_whose_service_was_killed_while_it_applied_the_difference_is_made_again(

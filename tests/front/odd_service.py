@@ -7,6 +7,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from prorl_service import __version__
 from prorl_service.front.discovery import Announcement
 from prorl_service.rollouts.record import content_of, summary_of
 from prorl_service.schemas import (
@@ -34,7 +35,7 @@ class OddService:
         return self.has_engines
 
     async def status(self, _: web.Request) -> web.Response:
-        told = builders.status(version="odd", run="odd", workers={Stage.RUN: 2})
+        told = builders.status(version=__version__, run="odd", workers={Stage.RUN: 2})
         return _answer(told.model_dump_json(), 200)
 
     async def put_backends(self, _: web.Request) -> web.Response:

@@ -144,7 +144,7 @@ class World:
         return self.pool
 
     async def start(self) -> None:
-        pushed = PushedWeights.from_json(self.journal) if self.journal else PushedWeights()
+        pushed = PushedWeights.from_json(self.journal, Path()) if self.journal else PushedWeights()
         pool = BackendPool(self.spool, CONFIG, pushed=pushed, keep=self.keep)
         self.pool = await self.stack.enter_async_context(pool)
         for engine in self.engines:
@@ -252,9 +252,11 @@ def test_a_journal_of_the_newest_weights_alone_is_read() -> None:
     old = (
         b'{"path": "/w", "is_streamed": false, "is_broadcast": false, "version": 3, "model": null}'
     )
-    pushed = PushedWeights.from_json(old)
+    pushed = PushedWeights.from_json(old, Path())
     assert pushed.newest is not None
     assert (pushed.newest.version, pushed.offered, pushed.refusal) == (3, None, None)
-    again = PushedWeights.from_json(replace(pushed, refusal=RefusedWeights(4, "NaN")).to_json())
+    again = PushedWeights.from_json(
+        replace(pushed, refusal=RefusedWeights(4, "NaN")).to_json(), Path()
+    )
     assert again.refusal == RefusedWeights(4, "NaN")
     assert again.newest is not None

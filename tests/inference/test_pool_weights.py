@@ -186,7 +186,8 @@ async def test_a_monitor_survives_weights_that_vanished(
         os.unlink(file)
         engine.restart()
         await until(pool, BackendState.DOWN, 1)
-        reason = f"the weights in {file} cannot be read: No such file or directory"
-        assert pool.statuses()[0].reason == f"{reason} (push weights again)"
+        reason = f"{file}, with the weights of version 1, is gone"
+        hint = "the trainer's next weights bring it back"
+        assert pool.statuses()[0].reason == f"{reason} ({hint})"
         await pool.weights.load_stream(upload(b"again"), Push(after=1))
         await condition(lambda: engine.weights == b"again")

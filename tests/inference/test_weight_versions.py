@@ -26,7 +26,7 @@ class Remembered:
         self.text = pushed.to_json()
 
     def pool(self, spool: Path) -> BackendPool:
-        pushed = PushedWeights.from_json(self.text) if self.text else PushedWeights()
+        pushed = PushedWeights.from_json(self.text, Path()) if self.text else PushedWeights()
         return BackendPool(spool, PoolConfig(probe_interval_s=0.1), pushed=pushed, keep=self.keep)
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from prorl_service import local
+from prorl_service import __version__, local
 from prorl_service.net.credentials import authorization
 from prorl_service.testing import StubEngine, byte_model
 from prorl_service.testing.replies import token_ids
@@ -57,13 +58,59 @@ class Environment:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(directory))
-    command = [sys.executable, "-m", "pip", "wheel", "-qq", *options, str(ROOT)]
-    subprocess.run(command, check=True, timeout=300)
-    [wheel] = directory.glob("*.whl")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with wheel and sdist: that of `PRORL_TEST_DIST`, or one made of the checkout."""
+    if made := os.environ.get("PRORL_TEST_DIST"):
+        return Path(made)
+    directory = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(directory)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    [wheel] = dist.glob("*.whl")
     return wheel
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Returns all files but the list of their digests."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/RECORD")]
+        return {name: archive.read(name) for name in names}
+
+
+def test_the_sdist_makes_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:
+    [sdist] = dist.glob(f"prorl_service-{__version__}.tar.gz")
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path))
+    command = [sys.executable, "-m", "pip", "wheel", "-qq", *options, str(sdist)]
+    subprocess.run(command, check=True, timeout=300)
+    [made] = tmp_path.glob("*.whl")
+    assert contents(made) == contents(wheel)
+    plugins = {
+        "prorl_trl",
+        "prorl_verl",
+        "hydra_plugins",
+        "prorl_vllm",
+        "prorl_sglang",
+        "prorl_harbor",
+    }
+    assert {name.partition("/")[0] for name in contents(wheel)} == {
+        "prorl_service",
+        f"prorl_service-{__version__}.dist-info",
+        *plugins,
+    }
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    for name, line in (
+        ("pyproject.toml", f'version = "{__version__}"'),
+        ("CITATION.cff", f"version: {__version__}"),
+        ("CHANGELOG.md", f"## {__version__} ("),
+        ("docs/install.md", f"prorl_service-{__version__}-py3-none-any.whl"),
+    ):
+        assert line in (ROOT / name).read_text(), name
 
 
 @pytest.fixture(scope="module")

@@ -53,11 +53,17 @@ def test_a_service_that_cannot_be_used_is_refused_at_once(set_up: Callable[..., 
     assert "\n" not in str(refused.value)
 
 
-def test_a_status_of_another_version_is_refused_in_words() -> None:
-    with (
-        status_service(later_field=1) as url,
-        pytest.raises(ProRLError, match="must be of the same version"),
-    ):
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"version": "9", "later_field": 1}, "is prorl-service 9, the trainer has"),
+        ({"workers": None}, "must be of the same version"),
+    ],
+)
+def test_a_status_of_another_version_is_refused_in_words(
+    changed: dict[str, Any], words: str
+) -> None:
+    with status_service(**changed) as url, pytest.raises(ProRLError, match=words):
         rollout(url)
 
 

@@ -351,6 +351,7 @@ class WeightUpdates:
         if member.loaded is not weights and isinstance(weights.source, Broadcast):
             _take_as_loaded(member, weights, info)
         elif member.loaded is not weights:
+            await asyncio.to_thread(_check_kept, weights)
             await self._load_at(member, weights)
             if weights.model is None:  # they were pushed before any engine
                 weights.model = await _model_of([member])
@@ -381,6 +382,15 @@ def _take_as_loaded(member: PoolMember, weights: NumberedWeights, info: EngineIn
             hint="the trainer's next weights bring it back",
         )
     member.loaded = weights
+
+
+def _check_kept(weights: NumberedWeights) -> None:
+    """Raises `AwaitsWeights` if their file was removed."""
+    if isinstance(weights.source, WeightFile) and not weights.source.path.exists():
+        raise AwaitsWeights(
+            f"{weights.source.path}, with the weights of version {weights.version}, is gone",
+            hint="the trainer's next weights bring it back",
+        )
 
 
 def _log(report: WeightsReport, source: WeightSource, took_s: float) -> None:

@@ -46,17 +46,26 @@ def groups_in(file: Path) -> Iterator[tuple[bytes, list[bytes]]]:
         raise JournalError(f"the journal {file} cannot be read: {error}") from error
 
 
-def _opened(file: Path) -> sqlite3.Connection:
-    """Opens the file to read. A service that has it open keeps a write-ahead log beside it; without
-    one the file does not change, and SQLite need not make one."""
+def open_to_read(file: Path) -> sqlite3.Connection:
+    """A service that has the file open keeps a write-ahead log beside it; without one the file does
+    not change, and SQLite need not make one. Raises `sqlite3.Error`."""
     log = file.with_name(f"{file.name}-wal")
     how = "mode=ro" if log.exists() else "immutable=1"
-    db = sqlite3.connect(f"file:{quote(str(file.resolve()))}?{how}", uri=True)
+    return sqlite3.connect(f"file:{quote(str(file.resolve()))}?{how}", uri=True)
+
+
+def check_journal(db: sqlite3.Connection, file: Path) -> None:
+    """Raises `JournalError` for another database, and `sqlite3.Error`."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID:
+        raise JournalError(f"{file} is a database, but no journal")
+
+
+def _opened(file: Path) -> sqlite3.Connection:
+    db = open_to_read(file)
     try:
-        (application,) = db.execute("PRAGMA application_id").fetchone()
+        check_journal(db, file)
         (version,) = db.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION_ID:
-            raise JournalError(f"{file} is a database, but no journal")
         if version != VERSION:
             raise JournalError(
                 f"the journal {file} is of version {version}, this program reads {VERSION}",

@@ -1,6 +1,6 @@
 """GRPO with TRL's stock trainer. The rollouts are the service's: `spec` is all that is ours.
 
-    python train.py MODEL    # the one that the service's engine serves
+python train.py MODEL    # the one that the service's engine serves
 """
 
 import json

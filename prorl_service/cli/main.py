@@ -27,6 +27,7 @@ COMMANDS = {
         "prorl_service.cli.try_agent:try_agent",
         "Try an agent on one task, without a service.",
     ),
+    "init": ("prorl_service.cli.init:init", "Begin a project of your own."),
     "check": ("prorl_service.cli.check:check", "Check a data set's tasks before training."),
     "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
     "top": ("prorl_service.cli.top:top", "Watch what a service is doing (refreshes every 2 s)."),

@@ -11,6 +11,8 @@ from typing import Any
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
+import prorl_service
+
 
 def _shown(default: object) -> str | None:
     """Returns a default as the help shows it; None hides a default that says nothing."""
@@ -42,6 +44,13 @@ def options_in(file: Path, flag: str, example: str) -> Mapping[str, Any]:
     if not isinstance(options, dict):
         raise ProRLError(f"{flag} {file}: expected options by name, such as `{example}`")
     return options
+
+
+def brought(in_wheel: str, in_checkout: str) -> Path:
+    """Returns a directory of files that are no code of this package."""
+    package = Path(prorl_service.__file__).parent
+    installed = package / in_wheel
+    return installed if installed.is_dir() else package.parent / in_checkout
 
 
 @contextmanager

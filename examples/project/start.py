@@ -13,26 +13,27 @@ from typing import Any
 
 from agent import LedgerAgent
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
-from prorl_service.testing import play
+from prorl_service.testing import call, play
 
 QUESTIONS = 4
 """Rows at the start of tasks.jsonl, one for each question."""
 
 
-def prompt(row: Mapping[str, Any]) -> str:
-    """Returns what the model reads."""
+def conversation(row: Mapping[str, Any]) -> str:
+    """Returns what the model reads and says, up to its answer."""
     task = {name: row[name] for name in ("messages", "data")}
-    return asyncio.run(play(LedgerAgent, task, ["nothing"])).prompts[0]
+    replies = [call("ledger", find=row["solution"]), row["data"]["answer"]]
+    return asyncio.run(play(LedgerAgent, task, replies)).prompts[-1]
 
 
 def main() -> None:
     rows = [json.loads(line) for line in Path("tasks.jsonl").read_text().splitlines()]
     build_tiny_model(
         Path("tiny"),
-        texts=[prompt(row) for row in rows[:QUESTIONS]],
+        texts=[conversation(row) for row in rows[:QUESTIONS]],
         vocab_size=1024,
         initializer_range=0.02,
-        use_regex=False,  # a prompt is a few tokens
+        use_regex=False,  # tokens as large as these texts have in common
     )
     check = ["check", "tasks.jsonl", "--agent", "agent.py:LedgerAgent", "--model", "tiny"]
     subprocess.run(["prorl", *check, "--json", "solved.jsonl"], check=True)

@@ -89,6 +89,7 @@ def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:
         (["--announce", "a"], "a would not be found"),
         (["--resume"], "--resume needs a run"),
         (["--run", "a/b"], "a run's name is letters"),
+        (["--journal", "/nowhere/j.sqlite"], "--journal /nowhere/j.sqlite: no directory /nowhere"),
     ],
 )
 def test_wrong_options_are_named(options: list[str], message: str) -> None:

@@ -15,9 +15,7 @@ from tests.cli.called import called, printed
 
 pytestmark = pytest.mark.processes
 
-SUMMARIES = {
-    name: text for group in COMMANDS.values() for name, (_, text) in group.items()
-}
+SUMMARIES = {name: text for group in COMMANDS.values() for name, (_, text) in group.items()}
 PRORL = [sys.executable, "-m", "prorl_service.cli"]
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from trl import GRPOConfig, GRPOTrainer
@@ -50,7 +51,7 @@ def main(model: str) -> None:
     trainer.train()
     trainer.save_model()
     rewards = [one["reward"] for one in trainer.state.log_history if "reward" in one]
-    print(f"success: {rewards[0]:.2f} at first, {rewards[-1]:.2f} at last")
+    print(f"success: {fmean(rewards[:5]):.2f} at first, {fmean(rewards[-5:]):.2f} at last")
 
 
 if __name__ == "__main__":

@@ -58,24 +58,23 @@ def model(project: Path) -> Path:
 
 
 @contextmanager
-def service(model: Path) -> Iterator[RolloutClient]:
+def service(model: Path) -> Iterator[str]:
     """Runs the engine and the service that the README names."""
     options = ["--agent", f"{model.parent / 'agent.py'}:LedgerAgent"]
     with (
         local.engine(model, log=model.parent / "engine.log") as engine,
         local.service([engine.url], log=model.parent / "service.log", options=options) as process,
-        RolloutClient(process.url) as client,
     ):
-        yield client
+        yield process.url
 
 
-def trained(project: Path, client: RolloutClient, *, steps: int | None = None) -> tuple[float, ...]:
+def trained(project: Path, url: str, *, steps: int | None = None) -> tuple[float, ...]:
     """Returns the success at first and at last, after so many steps, by default the README's."""
     script = (project / "train.py").read_text()
     if steps is not None:
         script = re.sub(r"STEPS = \d+", f"STEPS = {steps}", script)
     (project / "short.py").write_text(script)
-    printed = run(sys.executable, "short.py", "model", cwd=project, PRORL_URL=client.url)
+    printed = run(sys.executable, "short.py", "model", cwd=project, PRORL_URL=url)
     found = re.search(r"success: ([\d.]+) at first, ([\d.]+) at last", printed)
     assert found is not None
     return float(found[1]), float(found[2])
@@ -98,8 +97,8 @@ def test_its_readme_names_its_commands(project: Path) -> None:
 
 
 def test_it_trains(project: Path, model: Path) -> None:
-    with service(model) as client:
-        before, _ = trained(project, client, steps=2)
+    with service(model) as url, RolloutClient(url) as client:
+        before, _ = trained(project, url, steps=2)
         assert client.status().policy_version >= 1
     assert before > 0.05
 
@@ -107,8 +106,8 @@ def test_it_trains(project: Path, model: Path) -> None:
 @pytest.mark.on_demand
 @pytest.mark.timeout(1800)
 def test_it_learns(project: Path, model: Path) -> None:
-    with service(model) as client:
-        before, after = trained(project, client)
+    with service(model) as url:
+        before, after = trained(project, url)
     assert after > before + 0.3
 
 

@@ -34,7 +34,7 @@ pytestmark = [
 NODES, STEPS = 2, 2
 TRL_PYTHON = CHECKOUT / ".venv/bin/python"
 """Interpreter of an environment with TRL, whose transformers VeRL does not work with."""
-TRL_ROLLOUTS, VERL_ROLLOUTS = 8 * STEPS, 4 * 4 * STEPS
+TRL_ROLLOUTS, VERL_ROLLOUTS = 64 * STEPS, 4 * 4 * STEPS
 TOLERANCE = 1e-3
 PLAN = RunPlan(
     run="",
@@ -97,7 +97,7 @@ def multiplied(number: int) -> dict[str, Any]:
 def _train_with_trl(directory: Path, url: str) -> str:
     """Returns what the training of `prorl init` printed, with two steps and other tasks."""
     script = (CHECKOUT / "examples/project/train.py").read_text()
-    (directory / "train.py").write_text(re.sub(r"STEPS = \d+", "STEPS = 2", script))
+    (directory / "train.py").write_text(re.sub(r"STEPS = \d+", f"STEPS = {STEPS}", script))
     rows = [multiplied(number) for number in range(10, 18)]
     (directory / "tasks.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in rows))
     variables = {"PRORL_URL": url, "PRORL_TOKEN": TOKEN, "ACCELERATE_USE_CPU": "1"}

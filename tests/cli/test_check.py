@@ -14,6 +14,7 @@ import pytest
 from prorl_service import local
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Rollout
+from tests.cli.called import printed
 
 pytestmark = pytest.mark.processes
 
@@ -189,6 +190,7 @@ def test_a_service_checks_the_rows_with_its_own_agents(tmp_path: Path) -> None:
         local.service([engine.url], log=tmp_path / "service.log", options=own) as service,
     ):
         bad = checked(tmp_path, file, "--url", service.url, code=1)
+        assert "nothing was submitted yet" in printed("list", "--url", service.url)
     assert bad[1:3] == [
         "  line 2, task q61: data.answer: Field required",
         "  line 3, task q62: agent: no agent 'stranger'",

@@ -139,7 +139,8 @@ def test_an_agent_may_know_its_solutions_itself(tmp_path: Path) -> None:
     assert checked(tmp_path, file, *knowing) == [
         "4 tasks can run; 4 with a solution that gets the full reward"
     ]
-    saved = [Rollout.model_validate_json(line) for line in (tmp_path / "good.jsonl").open()]
+    lines = (tmp_path / "good.jsonl").read_text().splitlines()
+    saved = [Rollout.model_validate_json(line) for line in lines]
     assert [one.reward for one in saved] == [1.0] * 4
     refused = checked(tmp_path, file, *knowing, "--rows-only", code=2)
     assert refused[0] == "prorl: --json saves solutions, and none is run"

@@ -37,7 +37,7 @@ def main() -> None:
     )
     check = ["check", "tasks.jsonl", "--agent", "agent.py:LedgerAgent", "--model", "tiny"]
     subprocess.run(["prorl", *check, "--json", "solved.jsonl"], check=True)
-    extent = ["--steps", "50", "--batch-size", "16", "--learning-rate", "6e-3"]
+    extent = ["--steps", "60", "--batch-size", "16", "--learning-rate", "6e-3"]
     imitate = ["warm-start", "tiny", "solved.jsonl", "--out", "model"]
     subprocess.run(["prorl", *imitate, *extent], check=True)
 

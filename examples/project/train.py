@@ -15,7 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 from prorl_service.schemas import Limits, Task
 from prorl_trl import ProRLSpec
 
-STEPS = 40
+STEPS = 60
 URL = os.environ.get("PRORL_URL", "http://localhost:8080")
 
 
@@ -37,7 +37,7 @@ def main(model: str) -> None:
             per_device_train_batch_size=64,
             num_generations=8,
             max_completion_length=96,
-            learning_rate=1e-3,  # for a pretrained model 1e-6
+            learning_rate=3e-3,  # for a pretrained model 1e-6
             vllm_importance_sampling_mode="token_truncate",
             bf16=torch.cuda.is_available(),
             gradient_checkpointing=torch.cuda.is_available(),

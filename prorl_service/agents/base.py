@@ -137,7 +137,7 @@ class AgentHandler(ABC):
         known. `given`: the row's `solution`, None without one. By default it has the replies: a
         text, or a list of texts and messages. Raises `ValueError` for another."""
         replies = given if isinstance(given, list) else [] if given is None else [given]
-        return [one if isinstance(one, str) else Message.model_validate(one) for one in replies]
+        return [one if isinstance(one, str) else Message.written(one) for one in replies]
 
     def state(self) -> JsonValue:
         """Returns what this handler has learned in INIT and RUN, and `restore` needs."""

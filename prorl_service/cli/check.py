@@ -15,15 +15,15 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from prorl_service.agents.description import describe
 from prorl_service.agents.registry import AgentRegistry, registry_with
 from prorl_service.cli import try_log
 from prorl_service.cli.service import connected
-from prorl_service.cli.try_options import TrialOptions
+from prorl_service.cli.try_options import OutputOptions, TrialOptions
 from prorl_service.client.datasets import BadRow, bad_rows, hints, summary, task_from, valid_task
-from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.errors import InvalidRequest, ProRLError, problems_of
 from prorl_service.rollouts.containment import contained, make_handler
 from prorl_service.schemas import (
     Blame,
@@ -61,6 +61,7 @@ def check(
     url: str | None = None,
     schema: bool = False,
     rows_only: bool = False,
+    solved: Annotated[Path | None, Parameter(name="--json")] = None,
     parallel: Annotated[PositiveInt, Parameter(name=("--parallel", "-j"))] = 2,
     limits: Annotated[Limits, panel("Limits")] = Limits(),
     trial: Annotated[TrialOptions, Parameter(name="*")] = TrialOptions(),
@@ -77,13 +78,16 @@ def check(
         The agent: my_agent.py:MyAgent, package.module:MyAgent, or the name of one such as math
         (default: each task's own).
     model
-        Directory or hub name of the model, for the length of prompts (default: no limit).
+        Directory or hub name of the model, for tokens and the length of prompts (default: bytes,
+        no limit).
     url
         Service that checks the tasks instead; it runs no solutions.
     schema
         Print the schema of the agent's task data.
     rows_only
         Run no solutions.
+    solved
+        File for the rollouts of good solutions, in the tokens of --model: see `prorl warm-start`.
     parallel
         Rollouts at a time.
     """
@@ -93,6 +97,10 @@ def check(
         return 0
     if tasks is None:
         raise InvalidRequest("name a file with tasks", hint="prorl check tasks.jsonl --agent math")
+    if solved is not None and (rows_only or url is not None):
+        raise InvalidRequest("--json saves solutions, and none is run", hint="leave one option out")
+    output = OutputOptions(json=solved)
+    output.check()
     rows = list(read_rows(tasks))
     if url is not None:
         with connected(url) as client:
@@ -103,7 +111,9 @@ def check(
     work = _offline(
         rows, name, registry, model, settings, limits, parallel=parallel, rows_only=rows_only
     )
-    return asyncio.run(work)
+    bad, ended = asyncio.run(work)
+    output.save(ended)
+    return _told(rows, bad, len(ended))
 
 
 def _schema(registry: AgentRegistry, name: str | None) -> dict[str, Any]:
@@ -134,8 +144,8 @@ async def _offline(
     *,
     parallel: int,
     rows_only: bool,
-) -> int:
-    """Raises `ProRLError`."""
+) -> tuple[list[BadRow], list[Rollout]]:
+    """Returns the bad rows, and the rollouts of good solutions. Raises `ProRLError`."""
     context = CONTEXT_TOKENS if model is None else context_tokens(model) or CONTEXT_TOKENS
     async with (
         scripted_engine([[""]], tokenizer=model, context_tokens=context) as engine,
@@ -150,7 +160,7 @@ async def _offline(
             *(trials.of(where, row, row.task(agent)) for where, row in good if not rows_only)
         )
     bad += [one for _, some in found for one in some]
-    return _told(rows, bad, sum(is_run for is_run, _ in found))
+    return bad, [rollout for rollout, some in found if rollout is not None and not some]
 
 
 def _told(rows: Rows, bad: Sequence[BadRow], solved: int) -> int:
@@ -176,22 +186,25 @@ class _Trials:
         self._limits = limits
         self._slots = slots
 
-    async def of(self, where: str, row: "GivenRow", task: Task) -> tuple[bool, list[BadRow]]:
-        """Returns whether the task's solution was run, and what is wrong with it."""
+    async def of(
+        self, where: str, row: "GivenRow", task: Task
+    ) -> tuple[Rollout | None, list[BadRow]]:
+        """Returns the rollout of the task's solution, if it has one, and what is wrong with it."""
         try:
             solution = self._solution(task, row.solution)
             if not solution:
-                return False, []
+                return None, []
             group = Group(group_id=f"check-{new_run()}", task=task, n=2, limits=self._limits)
             self._engine.give(group.group_id, [list(solution), [""]])
         except (ValueError, ProRLError) as error:
-            return False, [BadRow(where, str(error), task.task_id, "solution")]
+            said = problems_of(error) if isinstance(error, ValidationError) else str(error)
+            return None, [BadRow(where, said, task.task_id, "solution")]
         async with self._slots:
             await self._service.submit([group])
             ended = [one async for one in rollouts(self._service, group)]
         solved, empty = sorted(ended, key=lambda one: one.index)
         problems = [_problem_of_solution(solved), _problem_of_empty(empty)]
-        return True, [BadRow(where, one, task.task_id) for one in problems if one]
+        return solved, [BadRow(where, one, task.task_id) for one in problems if one]
 
     def _solution(self, task: Task, given: JsonValue) -> Sequence[str | Message]:
         """Raises `ProRLError` and `ValueError`."""

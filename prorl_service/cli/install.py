@@ -4,12 +4,10 @@ A wheel brings the scripts; in a checkout they lie in `scripts/`.
 """
 
 import subprocess
-from pathlib import Path
 from typing import Literal
 
-import prorl_service
+from prorl_service.cli.program import brought
 
-PACKAGE = Path(prorl_service.__file__).parent
 SCRIPTS = {
     "sandboxes": "install-sandbox",
     "bubblewrap": "install-bubblewrap",
@@ -28,9 +26,5 @@ def install(what: Literal["sandboxes", "bubblewrap", "apptainer", "buildah"], /)
     what
         `sandboxes` for bubblewrap and Apptainer; `buildah` builds images of Dockerfiles.
     """
-    return subprocess.run([_directory() / SCRIPTS[what]], check=False).returncode
-
-
-def _directory() -> Path:
-    in_wheel = PACKAGE / "installers"
-    return in_wheel if in_wheel.is_dir() else PACKAGE.parent / "scripts"
+    script = brought("installers", "scripts") / SCRIPTS[what]
+    return subprocess.run([script], check=False).returncode

@@ -38,6 +38,10 @@ MOST = 50
 MESSAGE_CHARS = 60
 FOUND_CHARS = 30
 """Characters around a text that was found."""
+EMPTY = (
+    "nothing was submitted yet. To begin: `prorl init DIRECTORY` (a project that trains), "
+    "`prorl try AGENT` (a rollout without a service), `prorl open` (the page)"
+)
 RECENT = 20
 """Rollouts that `logs` begins with."""
 
@@ -72,6 +76,7 @@ def list_rollouts(
         Print an object a line, for programs.
     """
     screen = Screen(sys.stdout)
+    has_conditions = bool(outcome) or wanted != RowFilter()
     with connected(url) as client:
         if groups or outcome:
             query = GroupQuery(**dict(wanted), outcome=outcome or [])
@@ -79,13 +84,13 @@ def list_rollouts(
             found = [row for page in group_lists for row in page.groups]
             if not _print_json(screen, found, as_json=as_json):
                 screen.table(_group_table(found))
-                _say_more(screen, "groups", len(found), group_lists)
+                _say_more(screen, "groups", len(found), group_lists, has_conditions)
             return
         pages = list(client.rollout_pages(wanted, limit))
         rows = [row for page in pages for row in page.rollouts]
         if not _print_json(screen, rows, as_json=as_json):
             show_rollouts(screen, rows)
-            _say_more(screen, "rollouts", len(rows), pages)
+            _say_more(screen, "rollouts", len(rows), pages, has_conditions)
 
 
 def _print_json(screen: Screen, rows: Sequence[WireModel], *, as_json: bool) -> bool:
@@ -96,10 +101,14 @@ def _print_json(screen: Screen, rows: Sequence[WireModel], *, as_json: bool) -> 
 
 
 def _say_more(
-    screen: Screen, what: str, count: int, pages: Sequence[GroupRows | RolloutRows]
+    screen: Screen,
+    what: str,
+    count: int,
+    pages: Sequence[GroupRows | RolloutRows],
+    has_conditions: bool,
 ) -> None:
     if count == 0:
-        screen.line(f"no {what} meet these conditions", "dim")
+        screen.line(f"no {what} meet these conditions" if has_conditions else EMPTY, "dim")
     if pages[-1].next is not None:
         screen.line(f"{count} {what}; there are more (--limit)", "dim")
     for notice in {page.notice for page in pages} - {""}:

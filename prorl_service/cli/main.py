@@ -8,47 +8,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 from cyclopts.config import Dict, Env
 
 from prorl_service import __version__
 from prorl_service.cli.program import DEFAULTS, one_line_errors, options_in
 
 COMMANDS = {
-    "serve": ("prorl_service.cli.serve:serve", "Run the rollout service."),
-    "front": ("prorl_service.cli.serve:front", "Put one address in front of several services."),
-    "ray": ("prorl_service.cli.ray:ray", "Run services on all nodes of a Ray cluster."),
-    "engine": ("prorl_service.cli.engine:engine", "Run the reference inference engine."),
-    "warm-start": (
-        "prorl_service.cli.warm_start:warm_start",
-        "Have a model imitate rollouts before training.",
-    ),
-    "try": (
-        "prorl_service.cli.try_agent:try_agent",
-        "Try an agent on one task, without a service.",
-    ),
-    "check": ("prorl_service.cli.check:check", "Check a data set's tasks before training."),
-    "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
-    "top": ("prorl_service.cli.top:top", "Watch what a service is doing (refreshes every 2 s)."),
-    "open": ("prorl_service.cli.generated:open_page", "Open a service's page, signed in."),
-    "list": ("prorl_service.cli.lists:list_rollouts", "List rollouts and groups."),
-    "compare": ("prorl_service.cli.compare:compare", "Compare a run with another."),
-    "show": ("prorl_service.cli.show:show", "Show a rollout, or how those of a group differ."),
-    "logs": ("prorl_service.cli.lists:logs", "Print what happens at a service."),
-    "export": ("prorl_service.cli.export:export", "Export rollouts in other tools' formats."),
-    "replay": ("prorl_service.cli.replay:replay", "Look at saved rollouts, or score them again."),
-    "backup": ("prorl_service.cli.backup:backup", "Copy a journal and what belongs to it."),
-    "grafana": ("prorl_service.cli.generated:grafana", "Print a dashboard for Grafana."),
-    "alerts": ("prorl_service.cli.generated:alerts", "Print alert rules for Prometheus."),
-    "token": ("prorl_service.cli.token:token", "Print your token; make tokens for others."),
-    "images": ("prorl_service.cli.images:images", "Pull, build, list and prune sandbox images."),
-    "harnesses": ("prorl_service.cli.harnesses:harnesses", "Install other agents' programs."),
-    "harbor": ("prorl_service.cli.harbor:harbor", "Check, run and prepare Harbor's tasks."),
-    "check-model": ("prorl_service.cli.model:check_model", "Show how a model's chats are read."),
-    "install": ("prorl_service.cli.install:install", "Install what sandboxes need."),
-    "doctor": ("prorl_service.cli.doctor:doctor", "List the sandboxes that this host supports."),
+    "Begin": {
+        "init": ("init:init", "Begin a project of your own."),
+        "doctor": ("doctor:doctor", "List the sandboxes that this host supports."),
+        "install": ("install:install", "Install what sandboxes need."),
+        "try": ("try_agent:try_agent", "Try an agent on one task, without a service."),
+        "check": ("check:check", "Check a data set's tasks before training."),
+        "check-model": ("model:check_model", "Show how a model's chats are read."),
+        "warm-start": ("warm_start:warm_start", "Have a model imitate rollouts before training."),
+    },
+    "Run": {
+        "serve": ("serve:serve", "Run the rollout service."),
+        "engine": ("engine:engine", "Run the reference inference engine."),
+        "front": ("serve:front", "Put one address in front of several services."),
+        "ray": ("ray:ray", "Run services on all nodes of a Ray cluster."),
+        "backup": ("backup:backup", "Copy a journal and what belongs to it."),
+        "token": ("token:token", "Print your token; make tokens for others."),
+    },
+    "Look": {
+        "open": ("generated:open_page", "Open a service's page, signed in."),
+        "status": ("status:status", "Show what a service is doing."),
+        "top": ("top:top", "Watch what a service is doing (refreshes every 2 s)."),
+        "list": ("lists:list_rollouts", "List rollouts and groups."),
+        "compare": ("compare:compare", "Compare a run with another."),
+        "show": ("show:show", "Show a rollout, or how those of a group differ."),
+        "logs": ("lists:logs", "Print what happens at a service."),
+        "grafana": ("generated:grafana", "Print a dashboard for Grafana."),
+        "alerts": ("generated:alerts", "Print alert rules for Prometheus."),
+    },
+    "Data": {
+        "export": ("export:export", "Export rollouts in other tools' formats."),
+        "replay": ("replay:replay", "Look at saved rollouts, or score them again."),
+        "images": ("images:images", "Pull, build, list and prune sandbox images."),
+        "harnesses": ("harnesses:harnesses", "Install other agents' programs."),
+        "harbor": ("harbor:harbor", "Check, run and prepare Harbor's tasks."),
+    },
 }
-"""Import path of each command, and its line in the list of commands."""
+"""Commands by what they are for: module and function, and the line in the list of commands."""
 
 VARIABLES = Env("PRORL_")
 
@@ -56,12 +59,16 @@ VARIABLES = Env("PRORL_")
 app = App(
     name="prorl",
     help="ProRL rollout service.",
+    help_epilogue="Pages: docs/index.md of the repository; `prorl COMMAND --help` for the options.",
     version=f"prorl {__version__}",
+    group_commands=Group("More", sort_key=len(COMMANDS) + 1),
     default_parameter=DEFAULTS,
     config=VARIABLES,
 )
-for name, (path, summary) in COMMANDS.items():
-    app.command(path, name=name, help=summary)
+for place, (purpose, commands) in enumerate(COMMANDS.items()):
+    group = Group(purpose, sort_key=place)
+    for name, (path, summary) in commands.items():
+        app.command(f"prorl_service.cli.{path}", name=name, help=summary, group=group)
 app.register_install_completion_command(add_to_startup=False)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
+import prorl_service
+
 
 def _shown(default: object) -> str | None:
     """Returns a default as the help shows it; None hides a default that says nothing."""
@@ -37,11 +39,25 @@ def options_in(file: Path, flag: str, example: str) -> Mapping[str, Any]:
 
     try:
         options = yaml.safe_load(file.read_text()) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        said = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ProRLError(f"{flag} {file}{line}: {said}") from None
+    except UnicodeDecodeError as error:
         raise ProRLError(f"{flag} {file}: {error}") from None
+    except OSError as error:
+        raise ProRLError(f"{flag} {file}: {error.strerror}") from None
     if not isinstance(options, dict):
         raise ProRLError(f"{flag} {file}: expected options by name, such as `{example}`")
     return options
+
+
+def brought(in_wheel: str, in_checkout: str) -> Path:
+    """Returns a directory of files that are no code of this package."""
+    package = Path(prorl_service.__file__).parent
+    installed = package / in_wheel
+    return installed if installed.is_dir() else package.parent / in_checkout
 
 
 @contextmanager

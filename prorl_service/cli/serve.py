@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from prorl_service.errors import ProRLError
 from prorl_service.server.compose import front_service, rollout_service
 from prorl_service.server.run import run
 from prorl_service.server.settings import FrontSettings, HttpOptions, ServiceSettings, panel
@@ -43,6 +44,11 @@ def front(
     The services must use the front's token. Each option can also be set by an environment variable,
     such as PRORL_FRONT_WAIT_FOR=4, or in the YAML file of --config.
     """
+    if not settings.services.is_dir():
+        raise ProRLError(
+            f"--services {settings.services}: no such directory",
+            hint="make it, or start a service with --announce DIRECTORY/NAME.json first",
+        )
     logs.configure(log_format)
     token = http.token()
     run(front_service(settings, token, report=_report), http, token)

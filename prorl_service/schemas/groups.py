@@ -71,6 +71,16 @@ class Message(WireModel):
         call = MessageCall(id="call00000", function=function)
         return cls(role="assistant", content="", tool_calls=[call])
 
+    @classmethod
+    def written(cls, value: JsonValue) -> Self:
+        """Returns a reply that a person wrote, who may leave out its role and an empty content.
+        Raises `ValidationError`, and `ValueError` for another role than the assistant's."""
+        given = {"role": "assistant", "content": "", **value} if isinstance(value, dict) else value
+        message = cls.model_validate(given)
+        if message.role != "assistant":
+            raise ValueError(f"a reply is the assistant's, not the {message.role}'s")
+        return message
+
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
         if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):

@@ -87,8 +87,14 @@ class RunOptions:
                 f"--run {self.run}: a run's name is letters, digits, '.', '_' and '-', at most 60",
                 hint="it names a file",
             )
+        if self.journal == "none":
+            return self.run, None
         if self.journal is not None:
-            return self.run, None if self.journal == "none" else Path(self.journal)
+            file = Path(self.journal)
+            if not file.parent.is_dir():
+                hint = "make it, or correct the name"
+                raise ProRLError(f"--journal {file}: no directory {file.parent}", hint=hint)
+            return self.run, file
         if self.run is None and self.resume:
             raise ProRLError("--resume needs a run", hint="add `--run NAME` or `--journal FILE`")
         run = self.run or new_run()

@@ -107,10 +107,7 @@ def _of_json(value: Any) -> Reply | list[Reply]:
         raise ValueError("a reply is text, or an object: a message or a rollout")
     if "rollout_id" in value:
         return _of_rollout(Rollout.model_validate(value))
-    message = Message.model_validate({"role": "assistant", "content": "", **value})
-    if message.role != "assistant":
-        raise ValueError(f"a reply is the assistant's, not the {message.role}'s")
-    return message
+    return Message.written(value)
 
 
 def _of_rollout(rollout: Rollout) -> list[Reply]:

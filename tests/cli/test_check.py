@@ -13,6 +13,8 @@ import pytest
 
 from prorl_service import local
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from prorl_service.schemas import Rollout
+from tests.cli.called import printed
 
 pytestmark = pytest.mark.processes
 
@@ -126,16 +128,22 @@ def test_solutions_must_get_the_full_reward_and_empty_attempts_less(tmp_path: Pa
         "3 rows cannot be trained on:",
         "  line 2, task q11: the solution gets 0, not 1",
     ]
-    assert bad[2].startswith("  line 4, task q13: solution: ")
+    assert bad[2] == "  line 4, task q13: solution: text: Extra inputs are not permitted"
     assert bad[3] == "  line 5, task q14: an empty attempt gets 1"
     assert checked(tmp_path, lines_of(tmp_path, rows), *OWN, "--rows-only") == ["5 tasks can run"]
 
 
 def test_an_agent_may_know_its_solutions_itself(tmp_path: Path) -> None:
     file = lines_of(tmp_path, [task(number) for number in range(20, 24)])
-    assert checked(tmp_path, file, "--agent", "my_agents.py:Knowing") == [
+    knowing = ("--agent", "my_agents.py:Knowing", "--json", tmp_path / "good.jsonl")
+    assert checked(tmp_path, file, *knowing) == [
         "4 tasks can run; 4 with a solution that gets the full reward"
     ]
+    lines = (tmp_path / "good.jsonl").read_text().splitlines()
+    saved = [Rollout.model_validate_json(line) for line in lines]
+    assert [one.reward for one in saved] == [1.0] * 4
+    refused = checked(tmp_path, file, *knowing, "--rows-only", code=2)
+    assert refused[0] == "prorl: --json saves solutions, and none is run"
 
 
 def test_our_agents_run_what_their_data_sets_call_a_solution(tmp_path: Path) -> None:
@@ -183,6 +191,7 @@ def test_a_service_checks_the_rows_with_its_own_agents(tmp_path: Path) -> None:
         local.service([engine.url], log=tmp_path / "service.log", options=own) as service,
     ):
         bad = checked(tmp_path, file, "--url", service.url, code=1)
+        assert "nothing was submitted yet" in printed("list", "--url", service.url)
     assert bad[1:3] == [
         "  line 2, task q61: data.answer: Field required",
         "  line 3, task q62: agent: no agent 'stranger'",

@@ -16,11 +16,14 @@ from tests.cli.called import called
 from tests.docs.printed import blocks
 
 pytestmark = pytest.mark.processes
+REPLY = "It is \\boxed{42}."
 TASK = {
+    "task_id": "t1",
+    "agent": "math",
     "messages": [{"role": "user", "content": "What is 6 times 7?"}],
     "data": {"answer": "42"},
+    "solution": REPLY,
 }
-REPLY = "It is \\boxed{42}."
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +37,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rollouts(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs what the quickstart prints."""
     directory = tmp_path_factory.mktemp("tried")
-    (directory / "replies.txt").write_text(REPLY)
-    (directory / "task.json").write_text(json.dumps(TASK))
+    (directory / "tasks.jsonl").write_text(json.dumps(TASK))
     *_, script = blocks("quickstart.md", "sh")
     prorl = f'prorl() {{ {shlex.quote(sys.executable)} -m prorl_service.cli "$@"; }}'
-    lines = f"{prorl}\n{script.replace('MODEL', str(model), 2)}"
+    lines = f"{prorl}\n{script.replace('MODEL', str(model))}"
     subprocess.run(["bash", "-euc", lines], cwd=directory, check=True)
     assert (directory / "started" / "model.safetensors").is_file()
     return directory / "good.jsonl"

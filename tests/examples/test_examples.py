@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from prorl_service import local
-from prorl_service.client import RolloutClient
 from prorl_service.testing import StubEngine, byte_model, call
 from prorl_service.testing.replies import Reply, token_ids
 from prorl_service.tokens.chat import ChatFormat
-from tests.gateway.rollouts import tool_call
 from tests.sandbox.images.debian import debian_image
 
 pytestmark = pytest.mark.processes
@@ -27,14 +25,6 @@ EXAMPLES = ROOT / "examples"
 MOST_LINES = 60
 TRIED: dict[str, tuple[Sequence[str], str]] = {
     "own_agent": (["50", "sixty", "60"], "0.333"),
-    "own_tool": (
-        [
-            tool_call("bash", command="echo a b c > a.txt"),
-            tool_call("word_count", path="a.txt"),
-            "It has 3 words.",
-        ],
-        "1",
-    ),
     "own_reward": ([r"\boxed{51}"], "0.9989"),
     "two_agents": ([r"\boxed{41}", "17 times 3 is 51.", r"\boxed{51}"], "1"),
 }
@@ -118,7 +108,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_examples_are_short_and_listed() -> None:
     listed = (EXAMPLES / "README.md").read_text()
     files = sorted(EXAMPLES.glob("*.[ps][yh]"))
-    assert len(files) == 10
+    assert len(files) == 8
     for file in files:
         assert len(file.read_text().splitlines()) <= MOST_LINES, file
         assert f"({file.name})" in listed
@@ -152,17 +142,3 @@ def test_a_harbor_task_is_worked_on(checkout: Path, url: str) -> None:
     run(made, checkout)
     printed = run(script, checkout, PRORL_URL=url)
     assert "rewards [1.0, 1.0, 1.0, 1.0]" in printed
-
-
-def test_a_model_is_trained(checkout: Path, tiny_model: Path, tmp_path: Path) -> None:
-    *_, script = commands("train_trl")
-    with (
-        local.engine(tiny_model, log=tmp_path / "engine.log") as engine,
-        local.service([engine.url], log=tmp_path / "service.log") as service,
-        RolloutClient(service.url) as client,
-    ):
-        script[script.index("MODEL")] = str(tiny_model)
-        cpu = {"ACCELERATE_USE_CPU": "1", "HF_HUB_OFFLINE": "1"}
-        printed = run(script, checkout, PRORL_URL=service.url, **cpu)
-        assert client.status().policy_version == 1
-    assert "prorl/turns" in printed

@@ -55,6 +55,11 @@ def test_the_front_command_exits_with_the_error_of_its_wait(tmp_path: Path) -> N
     assert done.returncode == 2
     assert "prorl: 0 of 1 services answer (none yet)" in done.stderr
     assert "Traceback" not in done.stderr
+    command[-1] = str(tmp_path / "mistyped")
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"prorl: --services {command[-1]}: no such directory" in done.stderr
+    assert not (tmp_path / "mistyped").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -89,6 +94,7 @@ def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:
         (["--announce", "a"], "a would not be found"),
         (["--resume"], "--resume needs a run"),
         (["--run", "a/b"], "a run's name is letters"),
+        (["--journal", "/nowhere/j.sqlite"], "--journal /nowhere/j.sqlite: no directory /nowhere"),
     ],
 )
 def test_wrong_options_are_named(options: list[str], message: str) -> None:

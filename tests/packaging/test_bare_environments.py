@@ -189,7 +189,9 @@ def test_a_service_of_the_wheel_runs_rollouts(
         assert "pip install 'prorl-service[math]'" in refused.stderr
 
 
-@pytest.mark.parametrize("arguments", [["doctor"], ["install", "bubblewrap"], ["token"]])
+@pytest.mark.parametrize(
+    "arguments", [["doctor"], ["install", "bubblewrap"], ["token"], ["init", "own"]]
+)
 def test_commands_work_without_a_checkout(
     server: Environment, tmp_path: Path, arguments: Sequence[str]
 ) -> None:

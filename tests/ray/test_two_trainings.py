@@ -1,5 +1,6 @@
 """TRL and VeRL train at the same time on the nodes of one cluster, each a run of its own."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,7 @@ pytestmark = [
 NODES, STEPS = 2, 2
 TRL_PYTHON = CHECKOUT / ".venv/bin/python"
 """Interpreter of an environment with TRL, whose transformers VeRL does not work with."""
-TRL_ROLLOUTS, VERL_ROLLOUTS = 8 * STEPS, 4 * 4 * STEPS
+TRL_ROLLOUTS, VERL_ROLLOUTS = 64 * STEPS, 4 * 4 * STEPS
 TOLERANCE = 1e-3
 PLAN = RunPlan(
     run="",
@@ -86,12 +88,22 @@ def _engine(model: Path, log: Path) -> AbstractContextManager[local.LocalProcess
     return local.running(command, log=log)
 
 
+def multiplied(number: int) -> dict[str, Any]:
+    question = {"role": "user", "content": f"What is {number} times 3?"}
+    data = {"answer": str(3 * number)}
+    return {"task_id": f"t{number}", "agent": "math", "messages": [question], "data": data}
+
+
 def _train_with_trl(directory: Path, url: str) -> str:
-    """Returns what the example printed."""
+    """Returns what the training of `prorl init` printed, with two steps and other tasks."""
+    script = (CHECKOUT / "examples/project/train.py").read_text()
+    (directory / "train.py").write_text(re.sub(r"STEPS = \d+", f"STEPS = {STEPS}", script))
+    rows = [multiplied(number) for number in range(10, 18)]
+    (directory / "tasks.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in rows))
     variables = {"PRORL_URL": url, "PRORL_TOKEN": TOKEN, "ACCELERATE_USE_CPU": "1"}
     paths = os.pathsep.join(str(CHECKOUT / path) for path in ("", "plugins/trl"))
     done = subprocess.run(
-        [TRL_PYTHON, CHECKOUT / "examples/train_trl.py", directory / "policy"],
+        [TRL_PYTHON, "train.py", directory / "policy"],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": paths, **variables},
         capture_output=True,

@@ -27,7 +27,7 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
             sys.stderr.write(f"prorl: watch the rollouts at {settings.url}\n")
         except ValidationError as error:
             problems = [*map(_described, error.errors()), nearest_fields(error.errors(), Settings)]
-            _fail("\n".join(filter(None, problems)))
+            _fail("; ".join(filter(None, problems)))
         except ProRLError as error:
             is_said = error.hint in error.message  # as in the message of a failed call
             _fail(error.message if is_said else f"{error.message}\n  {error.hint}")
@@ -37,6 +37,8 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
 
 def _described(problem: Any) -> str:
     name = ".".join(["prorl", *map(str, problem["loc"])])
+    if problem["type"] == "extra_forbidden":
+        return f"there is no option {name}"
     return f"{name}={problem['input']!r}: {problem['msg']}"
 
 

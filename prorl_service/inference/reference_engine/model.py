@@ -89,7 +89,8 @@ def _load(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
     if not (directory / "config.json").is_file():
         raise BackendError(
             f"{directory} holds no model: there is no config.json",
-            hint="give a directory with config.json, *.safetensors and a tokenizer",
+            hint="give a directory with config.json, *.safetensors and a tokenizer; hub names are "
+            "for vLLM",
             retryable=False,
         )
     try:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from prorl_service.errors import ProRLError
 from recipes.common import checks
 from recipes.common.settings import Run, Training
-from recipes.common.training import launch, serving
+from recipes.common.training import launch, memory, serving
 
 URL = "http://127.0.0.1:PORT"
 
@@ -57,8 +57,7 @@ def _machine(settings: Run) -> Iterator[str]:
     yield "# Machine"
     gpus = f"{cluster.gpus_per_node} GPUs each" if cluster.gpus_per_node else "no GPU"
     yield f"{cluster.nodes} x {cluster.name}, {gpus}"
-    if cluster.gpus_per_node:
-        yield "memory and hours: python -m recipes.swebench.resources"
+    yield from memory.lines(settings)
     yield ""
 
 

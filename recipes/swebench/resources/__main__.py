@@ -15,11 +15,12 @@ from rich.table import Table
 
 from prorl_service.cli.program import run
 from prorl_service.errors import InvalidRequest
+from recipes.common.training.memory import SHAPES
 from recipes.swebench.prepare import Manifest
 from recipes.swebench.resources.costs import RESULTS, Costs, read_costs
-from recipes.swebench.resources.formulas import MODELS, Needs, Run, check, needs
+from recipes.swebench.resources.formulas import Needs, Run, check, needs
 
-DEFAULT = Run(MODELS["qwen3_8b"])
+DEFAULT = Run(SHAPES["qwen3_8b"])
 
 
 def show(run: Run, costs: Costs, found: Needs, console: Console) -> None:
@@ -87,7 +88,7 @@ def _outputs(run: Run, found: Needs) -> list[tuple[str, str, str]]:
 
 def main(
     *,
-    model: Annotated[str, Parameter(help=f"One of {', '.join(MODELS)}.")] = "qwen3_8b",
+    model: Annotated[str, Parameter(help=f"One of {', '.join(SHAPES)}.")] = "qwen3_8b",
     batch: PositiveInt = DEFAULT.batch,
     n: PositiveInt = DEFAULT.n,
     oversubscription: Annotated[
@@ -119,12 +120,12 @@ def main(
     results: Annotated[Path, Parameter(help="Directory of measurements.")] = RESULTS,
 ) -> None:
     """Estimate what a training run on SWE data needs."""
-    if model not in MODELS:
-        raise InvalidRequest.of_field("model", f"must be one of {', '.join(MODELS)}")
+    if model not in SHAPES:
+        raise InvalidRequest.of_field("model", f"must be one of {', '.join(SHAPES)}")
     if prepared is not None:
         images, image_mb = _prepared(prepared)
     run = Run(
-        MODELS[model],
+        SHAPES[model],
         batch=batch,
         n=n,
         oversubscription=oversubscription,

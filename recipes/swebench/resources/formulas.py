@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from prorl_service.agents.swe.agent import LIMITS
 from prorl_service.errors import InvalidRequest
+from recipes.common.training.memory import ModelShape
 from recipes.swebench.data.prefetch import IMAGE_MB
 from recipes.swebench.resources.costs import Costs
 
@@ -20,36 +21,10 @@ AHEAD = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """Figures from the model's configuration; weights and cache are of 16 bits."""
-
-    parameters: float
-    layers: int
-    kv_heads: int
-    head_size: int
-
-    @property
-    def weights_gb(self) -> float:
-        return 2 * self.parameters / 1e9
-
-    @property
-    def token_kb(self) -> float:
-        """Size of a token in an engine's cache: keys and values of all layers."""
-        return 2 * 2 * self.layers * self.kv_heads * self.head_size / 1e3
-
-
-MODELS = {
-    "qwen3_4b": Model(4.02e9, 36, 8, 128),
-    "qwen3_8b": Model(8.19e9, 36, 8, 128),
-    "qwen3_14b": Model(14.77e9, 40, 8, 128),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """One step of a training run, and what it runs on."""
 
-    model: Model
+    model: ModelShape
     batch: int = 32
     n: int = 8
     oversubscription: float = 1.0

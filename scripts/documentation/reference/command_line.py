@@ -10,7 +10,7 @@ from prorl_service.cli.main import app
 
 TITLES = {"Parameters": "General"}
 WRAPPED = re.compile(r"\n {8}(?=\S)")
-CONTENTS = re.compile(r"## Table of Contents\n.*?(?=\*\*Commands\*\*)", re.DOTALL)
+CONTENTS = re.compile(r"## Table of Contents\n.*?(?=\*\*)", re.DOTALL)
 ITALIC_NOTE = re.compile(r" \*\[(choices|default): (.*?)\]\*")
 CONFIG = re.compile(r"^\* `--config PATH`.*\n", re.MULTILINE)
 OPTION = re.compile(r"^\* `--([\w-]+)(?:[^`]*?)(?: ([A-Z]+(?:\.\.\.)?))?`: (.*)$")

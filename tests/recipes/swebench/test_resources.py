@@ -12,9 +12,10 @@ import pytest
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.tokens.ledger import Chain
+from recipes.common.training.memory import ModelShape
 from recipes.swebench.prepare import Image, Manifest
 from recipes.swebench.resources.costs import Costs, read_costs
-from recipes.swebench.resources.formulas import TOKEN_BYTES, Model, Run, check, needs
+from recipes.swebench.resources.formulas import TOKEN_BYTES, Run, check, needs
 
 COSTS = Costs(
     turn_cpu_ms=100,
@@ -26,7 +27,7 @@ COSTS = Costs(
     grading_s=10,
 )
 RUN = Run(
-    Model(1e9, layers=10, kv_heads=2, head_size=100),
+    ModelShape(1e9, layers=10, kv_heads=2, head_size=100),
     batch=4,
     n=2,
     turns=10,

@@ -1,4 +1,4 @@
-"""`prorl backup`: a journal, its shelf, weights and saved sandboxes, also while a service has them.
+"""`prorl backup`: a journal with its shelf, history, weights and sandboxes, also one in use.
 
 The copy is of one moment. A service that is given the copied journal continues from there.
 """
@@ -52,8 +52,9 @@ def _copy_all(journal: Path, target: Path) -> None:
             weights.mkdir(mode=0o700, exist_ok=True)
             with (weights / Path(file.name).name).open("xb") as copy:
                 shutil.copyfileobj(file, copy, 2**24)
-    if (shelf := _beside(journal, ".shelf")).exists():
-        _copy_database(shelf, _beside(target, ".shelf"))
+    for kind in (".shelf", ".history"):
+        if (source := _beside(journal, kind)).exists():
+            _copy_database(source, _beside(target, kind))
     layers = _beside(target, ".layers")
     layers.mkdir(mode=0o700)
     for layer in _beside(journal, ".layers").glob("*"):

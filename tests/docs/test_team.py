@@ -24,7 +24,13 @@ from tests.trainers import trainer
 pytestmark = pytest.mark.processes
 
 NAME = "prorl.example.com"
-NGINX = "pid pid; error_log stderr; daemon off; events {{}} http {{ access_log off; {} }}"
+TEMPORARY = " ".join(
+    f"{one}_temp_path {one};" for one in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+)
+NGINX = f"""pid pid; error_log stderr; daemon off; events {{{{}}}}
+http {{{{ access_log off; {TEMPORARY} {{}} }}}}"""
+PATHS = f"{ROOT}/.proxies/usr/sbin:{ROOT}/.proxies/usr/bin:/usr/sbin:/usr/bin:/usr/local/bin:/bin"
+"""Where proxies are: those of scripts/setup-proxies first."""
 CADDY = "{{\n admin off\n auto_https disable_redirects\n}}\n{}"
 
 
@@ -62,8 +68,8 @@ def proxy(name: str, directory: Path, places: Mapping[str, str]) -> Iterator[Non
 def test_clients_commands_and_the_page_work_through_a_proxy_with_a_private_authority(
     name: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/bin") is None:
-        pytest.skip(f"{name} is not installed: apt-get install nginx-light caddy")
+    if shutil.which(name, path=PATHS) is None:
+        pytest.skip(f"{name} is not installed: scripts/setup-proxies")
     authority, port = trustme.CA(), local.free_port()
     certificate = authority.issue_cert("localhost")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -71,7 +77,7 @@ def test_clients_commands_and_the_page_work_through_a_proxy_with_a_private_autho
     for pem in certificate.cert_chain_pems:
         pem.write_to_path(tmp_path / "prorl.pem", append=True)
     monkeypatch.setenv(CA_FILE, str(tmp_path / "ca.pem"))
-    monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/usr/local/bin:/bin")
+    monkeypatch.setenv("PATH", PATHS)
     url, weights = f"https://localhost:{port}", (tiny_model / "model.safetensors").read_bytes()
     with stub_engine(tiny_model) as engine, service([engine.url], tmp_path) as running:
         listens = {

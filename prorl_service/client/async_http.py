@@ -46,6 +46,7 @@ from prorl_service.schemas import (
     WeightsTerms,
 )
 from prorl_service.schemas.base import WireModel
+from prorl_service.schemas.history import TrainerStep
 from prorl_service.schemas.sampling import Candidates, DrawSpec, SamplerSpec, SamplerStatus
 
 WEIGHTS_TIMEOUT_S = 900.0
@@ -228,6 +229,10 @@ class AsyncRolloutClient(ViewCalls):
     async def release_policy(self) -> None:
         """Lets another training have the policy, if this client's holds it."""
         await self._tell("POST", "/v1/policy/release")
+
+    async def report_step(self, step: TrainerStep) -> None:
+        """Reports a trainer's own metrics of a step. Most callers want `client.policy` instead."""
+        await self._tell("POST", "/v1/training/steps", step)
 
     async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
         """Returns the form, type and way in which to send the next weights."""

@@ -1,32 +1,38 @@
 """A training's hold of a service's policy: claimed when the training starts, renewed while its
 process lives, and released when it ends.
 
-Sends no weights and no groups: those carry the `key` of the training.
+Sends no weights and no groups: those carry the `key` of the training. What a trainer measures is
+reported by the holder alone, too.
 """
 
 import atexit
 import getpass
 import json
 import logging
+import math
 import os
 import socket
 import threading
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from numbers import Real
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from prorl_service.client.errors import ServiceCallError
 from prorl_service.client.http import RolloutClient
-from prorl_service.errors import PolicyTaken
+from prorl_service.errors import PolicyTaken, ProRLError
 from prorl_service.schemas import PolicyClaim, TrainingIdentity
+from prorl_service.schemas.history import TrainerStep
 
 logger = logging.getLogger(__name__)
 
 LEASE_S = 60.0
 RENEW_S = 10.0
 RELEASE_S = 3.0
+REPORT_S = 3.0
 FIRST_CONTACT_S = 30.0
 KEPT_IN = "prorl_training.json"
 """File with a training's id, next to its checkpoints."""
@@ -57,6 +63,8 @@ class HeldPolicy:
         self._kept_in = kept_in
         self._ended = threading.Event()
         self._lost: PolicyTaken | None = None
+        self._is_unreported = False
+        """True once a step could not be reported."""
         self.training = TrainingIdentity(
             training_id=training_id or uuid.uuid4().hex[:12],
             process_id=uuid.uuid4().hex[:8],
@@ -100,6 +108,21 @@ class HeldPolicy:
         with self._new_client() as client:
             _ask(client, PolicyClaim(training=self.training, lease_s=LEASE_S, is_renewal=True))
 
+    def report(self, step: int, metrics: Mapping[str, Any], version: int | None = None) -> None:
+        """Sends the trainer's own metrics of a step to be shown: those that are finite numbers.
+        `version`: see `TrainerStep`. A failure stops nothing: the first one is a warning."""
+        numbers = {name: float(one) for name, one in metrics.items() if _is_finite(one)}
+        if self._ended.is_set() or not numbers:
+            return
+        try:
+            report = TrainerStep(step=step, policy_version=version, metrics=numbers)
+            with self._new_client(retry_s=0, idle_s=REPORT_S) as client:
+                client.report_step(report)
+        except (ProRLError, ValueError) as error:
+            level = logging.INFO if self._is_unreported else logging.WARNING
+            logger.log(level, "metrics of step %d are not on the service's page: %s", step, error)
+            self._is_unreported = True
+
     def release(self) -> None:
         """Lets another training have the policy; what the service does not learn ends with the
         lease."""
@@ -141,6 +164,10 @@ def _ask(client: RolloutClient, claim: PolicyClaim) -> None:
         if error.error.kind != PolicyTaken.__name__:
             raise
         raise PolicyTaken(f"{error.error.message}: {error.hint}", hint=error.hint) from None
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def kept_training_id(directory: Path) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from prorl_service.client.calls import ServiceCalls
 from prorl_service.client.retries import EventReception, ServiceRequest
+from prorl_service.schemas.history import History
 from prorl_service.schemas.views import (
     MAX_ROWS,
     AgentInfo,
@@ -85,9 +86,17 @@ class ViewCalls(ServiceCalls):
         params = _given(group_id=list(group_ids), run=run, title=title)
         return await self._send(ServiceRequest("GET", "/v1/page", bytes, params=params))
 
-    async def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
-        """Returns statistics of `run`, or of the service's own run, by policy version."""
-        return await self._get("/v1/training", Training, _given(run=run, agent=agent))
+    async def training(
+        self, *, run: str | None = None, agent: str | None = None, metrics: Sequence[str] = ()
+    ) -> Training:
+        """Returns statistics of `run`, or of the service's own run, by policy version. `metrics`:
+        names of the trainer's own metrics to return, too."""
+        params = _given(run=run, agent=agent, metric=list(metrics) or None)
+        return await self._get("/v1/training", Training, params)
+
+    async def history(self, since: float | None = None) -> History:
+        """Returns the service's load from `since` on, a Unix time in seconds, at most 24 hours."""
+        return await self._get("/v1/history", History, _given(since=since))
 
     async def runs(self) -> list[str]:
         """Returns the runs that `training` and `tasks` can show, the service's own first."""

@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from prorl_service.schemas.activity import Activity
 from prorl_service.schemas.base import MAX_INT32, WireModel
 from prorl_service.schemas.groups import Limits, Message, Sampling
+from prorl_service.schemas.history import MetricCurve
 from prorl_service.schemas.rollouts import (
     Blame,
     EngineTimes,
@@ -371,6 +372,12 @@ class Training(WireModel):
 
     run: str
     versions: list[VersionRow]
+    metric_names: list[str] = Field(
+        default_factory=list, description="All metrics that the run's trainer has reported."
+    )
+    metrics: dict[str, MetricCurve] = Field(
+        default_factory=dict, description="Those that were asked for, by name."
+    )
     notice: str = ""
 
 

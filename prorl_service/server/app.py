@@ -29,6 +29,7 @@ from prorl_service.server.errors import (
     install_error_handlers,
     refuse_unknown_parameters,
 )
+from prorl_service.server.history_routes import history_router
 from prorl_service.server.metrics import metrics_router
 from prorl_service.server.routes import (
     engine_router,
@@ -88,7 +89,10 @@ def interface() -> FastAPI:
     app = FastAPIOffline(title="ProRL rollout service", version=__version__, openapi_tags=tags)
     plain = app.openapi
     app.openapi = cache(lambda: _with_examples(plain()))  # type: ignore[method-assign]
-    for routes in (rollout_router, view_router, engine_router, weights_router, sampler_router):
+    routers = (
+        rollout_router, view_router, engine_router, weights_router, sampler_router, history_router,
+    )  # fmt: skip
+    for routes in routers:
         guards = [BEARER_SCHEME, Depends(refuse_unknown_parameters)]
         app.include_router(routes, prefix="/v1", responses=REFUSALS, dependencies=guards)
     app.include_router(health_router)

@@ -11,6 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import BackendSpec, Group
+from prorl_service.server.samples import keep_samples
 from prorl_service.server.service import Service
 from prorl_service.server.settings import (
     EngineOptions,
@@ -52,6 +54,7 @@ from prorl_service.server.settings import (
 from prorl_service.server.watchdog import watch_loop
 from prorl_service.shelf.details import Details
 from prorl_service.shelf.events import EventHub
+from prorl_service.shelf.history import HistoryFile
 from prorl_service.shelf.lists import Lists
 from prorl_service.shelf.shelving import Now
 from prorl_service.shelf.store import Shelf
@@ -103,8 +106,8 @@ async def rollout_service(
         else:
             sandboxes = WarmPool(provider, spares=settings.sandboxes.warm_sandboxes)
         stack.push_async_callback(sandboxes.close)
-        run, journal, shelf = await _journal(settings.run, stack)
-        backends = await _backends(journal, settings.pool, stack)
+        kept = await _kept(settings.run, stack)
+        backends = await _backends(kept.journal, settings.pool, stack)
         servers = await stack.enter_async_context(McpServers(mcp_specs))
         judge = None
         if judge_config is not None:
@@ -119,7 +122,7 @@ async def rollout_service(
             network=network,
         )
         pipeline = Pipeline(
-            journal,
+            kept.journal,
             backends,
             sandboxes,
             agents,
@@ -130,11 +133,9 @@ async def rollout_service(
             shared=shared,
         )
         if traces is not None:
-            traces.follow(pipeline, run, backends.provider)
+            traces.follow(pipeline, kept.run, backends.provider)
         yield await _started(
-            run,
-            journal,
-            shelf,
+            kept,
             backends,
             pipeline,
             specs,
@@ -162,7 +163,7 @@ async def front_service(
         traces = await _traces(settings.traces, stack)
         claim = DirectoryClaim(settings.services)
         stack.callback(claim.release)
-        run, journal, shelf = await _journal(settings.run, stack)
+        kept = await _kept(settings.run, stack)
         if settings.wait_for:
             await wait_for_services(
                 settings.services,
@@ -171,20 +172,18 @@ async def front_service(
                 timeout_s=settings.wait_s,
                 report=report,
             )
-        backends = await _backends(journal, PoolConfig(), stack)
+        backends = await _backends(kept.journal, PoolConfig(), stack)
         executor = RemoteExecutor(
-            journal,
+            kept.journal,
             Validator(agents, backends, local=None),
             Services(claim, token, backends),
             max_unfinished=settings.run.max_unfinished,
             max_unfinished_per_client=settings.run.max_unfinished_per_client,
         )
         if traces is not None:
-            traces.follow(executor, run, backends.provider)
+            traces.follow(executor, kept.run, backends.provider)
         yield await _started(
-            run,
-            journal,
-            shelf,
+            kept,
             backends,
             executor,
             specs,
@@ -234,17 +233,28 @@ def _sandboxes(options: SandboxOptions) -> WarmPool:
     return sandboxes
 
 
-async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Journal, Shelf | None]:
-    """Returns the name of the run, its journal, and the shelf next to it."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A run, and what outlives the process: its journal, and the files next to it."""
+
+    run: str
+    journal: Journal
+    shelf: Shelf | None
+    history: HistoryFile
+
+
+async def _kept(options: RunOptions, stack: AsyncExitStack) -> _Kept:
     name, path = options.named()
     journal = Journal(path, options.retention)
     run = journal.claim(name, resume=options.resume)
     log.info("run %s, journal %s", run, path or "in memory")
+    history = HistoryFile(path)
+    stack.callback(history.close)
     shelf = Shelf.open(path, run, options.shelf)
     if shelf is not None:
         stack.callback(shelf.close)
         journal.follow(shelf)
-    return run, await stack.enter_async_context(journal), shelf
+    return _Kept(run, await stack.enter_async_context(journal), shelf, history)
 
 
 async def _backends(journal: Journal, config: PoolConfig, stack: AsyncExitStack) -> BackendPool:
@@ -272,9 +282,7 @@ def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:
 
 
 async def _started(
-    run: str,
-    journal: Journal,
-    shelf: Shelf | None,
+    kept: _Kept,
     backends: BackendPool,
     executor: RolloutExecutor,
     specs: tuple[BackendSpec, ...],
@@ -286,10 +294,11 @@ async def _started(
     doors: Doors | None = None,
     nemo_gym: NemoGymServers | None = None,
 ) -> Service:
+    run, journal = kept.run, kept.journal
     await check_unfinished(journal, executor.validator, abandoned)
     events = EventHub(run)
     executor.inflight.observers.add(events)
-    backends.watch(lambda: _on_change(backends, shelf, events))
+    backends.watch(lambda: _on_change(backends, kept.shelf, events))
     await stack.enter_async_context(executor)
     samplers = await stack.enter_async_context(SamplerManager(journal, executor, backends))
     for spec in specs:
@@ -297,8 +306,8 @@ async def _started(
     background = TaskOwner()
     stack.push_async_callback(background.close)
     background.start(watch_loop(), name="event loop lag")
-    lists = Lists(run, executor, journal, shelf)
-    return Service(
+    lists = Lists(run, executor, journal, kept.shelf)
+    service = Service(
         run,
         journal,
         backends,
@@ -307,12 +316,15 @@ async def _started(
         lists,
         Details(run, executor, journal, backends, lists),
         events,
+        kept.history,
         background,
         sandboxes,
         mcp,
         doors,
         nemo_gym,
     )
+    background.start(keep_samples(service), name="samples")
+    return service
 
 
 def _add_presets(presets: Iterable[Path]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -32,9 +32,12 @@ from prorl_service.schemas import (
     SandboxCounts,
     ServiceStatus,
 )
+from prorl_service.schemas.history import TrainerStep
+from prorl_service.schemas.views import Training
 from prorl_service.server import watchdog
 from prorl_service.shelf.details import Details
 from prorl_service.shelf.events import EventHub
+from prorl_service.shelf.history import HistoryFile
 from prorl_service.shelf.lists import Lists
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
@@ -53,6 +56,7 @@ class Service:
     lists: Lists
     details: Details
     events: EventHub
+    history: HistoryFile
     background: TaskOwner
     sandboxes: WarmPool | None = None
     """Pool of sandboxes; None if other services run them."""
@@ -131,6 +135,26 @@ class Service:
         if training == owner.key:
             owner.release()
             await self.journal.remember(POLICY, owner.to_json())
+
+    async def training(
+        self, run: str | None, agent: str | None, metrics: Collection[str]
+    ) -> Training:
+        """Returns what training got by policy version, and these of the trainer's own metrics.
+        Raises `ShelfError`."""
+        training = await self.lists.training(run, agent)
+        curves = await self.history.curves(training.run)
+        training.metric_names = list(curves)
+        training.metrics = {name: curves[name] for name in metrics if name in curves}
+        return training
+
+    async def report_step(self, step: TrainerStep, training: str | None) -> None:
+        """Keeps a trainer's metrics. Raises `PolicyTaken` if another training holds the policy."""
+        if self.backends.owner.key is not None:
+            self.backends.owner.check(training or "")
+        version = step.policy_version
+        if version is None:
+            version = self.backends.policy_version
+        await self.history.add_step(self.run, version, step)
 
     async def add_backend(self, spec: BackendSpec, *, must_answer: bool = True) -> BackendStatus:
         """See `BackendPool.add`. Raises `OwnedByAnother` while there are rollouts of another front,

@@ -129,10 +129,16 @@ async def save_page(
 
 @view_router.get("/training", summary="Get a run by policy version")
 async def get_training(
-    service: ServiceDep, run: RunQuery = None, agent: str | None = None
+    service: ServiceDep,
+    run: RunQuery = None,
+    agent: str | None = None,
+    metric: Annotated[
+        list[str], Query(description="Names of the trainer's metrics to return.", max_length=64)
+    ] = [],  # noqa: B006
 ) -> Training:
-    """Rewards, informative groups, failures, wasted tokens and staleness by policy version."""
-    return await service.lists.training(run, agent)
+    """Rewards, informative groups, failures, wasted tokens and staleness by policy version, and
+    the trainer's own metrics, which the plug-ins report."""
+    return await service.training(run, agent, metric)
 
 
 @view_router.get("/runs", summary="List runs")

@@ -4,6 +4,7 @@ correction for engines that TRL does not drive, and work at the end.
 `checks` guards the attributes of TRL that are used. `taken` adds the comparison of the loss.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -91,3 +92,16 @@ class OnMain(TrainerCallback):  # type: ignore[misc]
             if self._draws is not None:
                 self._draws.end()
             self._service.release()
+
+
+class StepReports(TrainerCallback):  # type: ignore[misc]
+    """Reports to the service of what the trainer logs, at each step that it logs."""
+
+    def __init__(self, report: Callable[[int, Mapping[str, Any]], None]) -> None:
+        self._report = report
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            self._report(state.global_step, logs)

@@ -27,6 +27,7 @@ from prorl_service.errors import PolicyUnclaimed, ProRLError
 from prorl_service.schemas import FinishReason, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, checks, convert
+from prorl_trl.additions import StepReports
 from prorl_trl.async_groups import DrawnGroups, GroupSource, InflightGroups, PromptGroups
 from prorl_trl.async_samples import RowAttempt, attempt_of, group_metrics, samples_of
 from prorl_trl.calls import RolloutsFailed
@@ -393,6 +394,8 @@ class ProRLWeightTransfer:
     ) -> None:
         checks.async_sample_type()
         self._url, self._token, self._deadline_s = url, token, deadline_s
+        self._reporting: Any = None
+        """Trainer whose steps are reported."""
 
     def init_weight_transfer(self) -> None:
         """Raises `PolicyTaken`, `ServiceCallError`."""
@@ -413,6 +416,9 @@ class ProRLWeightTransfer:
             weights = checkpoint_names(tensors)
         else:
             watch_losses(trainer)
+            if trainer is not self._reporting:
+                trainer.add_callback(StepReports(self._versions.policy.report))
+                self._reporting = trainer
             model = trainer.accelerator.unwrap_model(trainer.model)
             weights = of_checkpoint(model, tensors)
         versions = self._versions

@@ -20,7 +20,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import checks, convert
-from prorl_trl.additions import OnMain, correct_sampling
+from prorl_trl.additions import OnMain, StepReports, correct_sampling
 from prorl_trl.calls import TrainerRollouts
 from prorl_trl.checks import checked
 from prorl_trl.convert import GroupMaker, Overlong, Segments, with_task
@@ -154,6 +154,7 @@ class ProRLRollout:
             checks.warn_about_rewards(trainer, self.reward_funcs)
         draws = self._new_draws(trainer, groups)
         trainer.add_callback(OnMain(saved, draws, self._service))
+        trainer.add_callback(StepReports(self._service.report))
         eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
         given: dict[str, Any] = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}

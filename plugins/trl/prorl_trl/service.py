@@ -5,7 +5,7 @@ On the main process only. Knows no rows and no weights; `client.policy` renews t
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -71,6 +71,11 @@ class TrainersService:
             held.claim_again()
         kept[KEPT_AS] = {"args": {}, "attributes": {"training_id": held.training.training_id}}
         return not is_held
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """See `HeldPolicy.report`; does nothing without a service."""
+        if self._held is not None:
+            self._held.report(step, metrics)
 
     def release(self) -> None:
         if self._held is not None:

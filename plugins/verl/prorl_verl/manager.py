@@ -94,7 +94,7 @@ class ProRLAgentLoopManager:
         self._scoring = self._do(_scoring(config, settings, new_compute_score))
         self._saving = None if settings.save is None else Saving(settings.save)
         self._measurements = Measurements()
-        add_to_log(self._measurements.take)
+        add_to_log(self._measurements.take, self._report)
         self._runs = GroupRuns(
             self._connection.client,
             score=self._score,
@@ -193,6 +193,10 @@ class ProRLAgentLoopManager:
             await self._saving.add_tasks(prompt for prompt, _ in drawn)
             await self._saving.finish(step)
         return [(prompt, one) for (prompt, _), one in zip(drawn, scored, strict=True)]
+
+    def _report(self, step: int, metrics: dict[str, Any]) -> None:
+        """Reports a step of VeRL's, which trains on what the weights of the step before sampled."""
+        self._policy.report(step, metrics, max(0, step - 1))
 
     def _end(self) -> None:
         """Makes the service stop its work for this run, once."""

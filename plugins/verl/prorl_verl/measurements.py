@@ -46,12 +46,17 @@ class Measurements:
         }
 
 
-def add_to_log(more: Callable[[], dict[str, float]]) -> None:
-    """Adds `more` to everything that this process logs from now on."""
+def add_to_log(
+    more: Callable[[], dict[str, float]], report: Callable[[int, dict[str, Any]], None]
+) -> None:
+    """Adds `more` to everything that this process logs from now on; `report` gets the step and all
+    that is logged of it."""
     log = Tracking.log
 
     @wraps(log)
     def log_with_more(self: Any, data: dict[str, Any], step: int, backend: Any = None) -> None:
-        log(self, data={**data, **more()}, step=step, backend=backend)
+        data = {**data, **more()}
+        log(self, data=data, step=step, backend=backend)
+        report(step, data)
 
     Tracking.log = log_with_more

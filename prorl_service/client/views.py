@@ -95,7 +95,8 @@ class ViewCalls(ServiceCalls):
         return await self._get("/v1/training", Training, params)
 
     async def history(self, since: float | None = None) -> History:
-        """Returns the service's load from `since` on, a Unix time in seconds, at most 24 hours."""
+        """Returns the service's load from `since` on, at most 24 hours: a Unix time in seconds, or
+        as many seconds before now, as a negative number."""
         return await self._get("/v1/history", History, _given(since=since))
 
     async def runs(self) -> list[str]:

@@ -89,6 +89,12 @@ class RowFilter(WireModel):
         description="Only rollouts in which these words follow each other: in prompt, replies, "
         "calls, their outputs, error or report. The last one may be the beginning of a word.",
     )
+    created_before: float | None = Field(
+        None, description="Only rollouts created until this Unix time."
+    )
+    ended_after: float | None = Field(
+        None, description="Only rollouts that had not ended by this Unix time, or have not at all."
+    )
 
 
 class RowQuery(RowFilter):

@@ -20,13 +20,15 @@ history_router = APIRouter()
 async def get_history(
     service: ServiceDep,
     since: Annotated[
-        float | None, Query(description="Unix time in seconds (default: 24 hours ago).")
-    ] = None,
+        float,
+        Query(description="Unix time in seconds; a negative one counts from now (default: a day)."),
+    ] = -HOURS * 3600,
 ) -> History:
     """Samples of the last 24 hours, one every 10 seconds, also those of earlier processes on the
     same journal. More than 500 come as means of several; of the event loop's delay, the longest."""
-    earliest = time.time() - HOURS * 3600
-    return await service.history.samples(max(earliest, since or 0))
+    now = time.time()
+    began = since if since >= 0 else now + since
+    return await service.history.samples(max(began, now - HOURS * 3600))
 
 
 @history_router.post(

@@ -182,6 +182,8 @@ def of_groups(wanted: RowFilter) -> Where:
         where.add_any("g.agent", wanted.agent)
     if wanted.client is not None:
         where.add("g.client = ?", wanted.client)
+    if wanted.created_before is not None:
+        where.add("g.created_at <= ?", wanted.created_before)
     return where
 
 
@@ -200,6 +202,8 @@ def _of_rollouts(db: sqlite3.Connection, where: Where, wanted: RowFilter) -> Non
             ContentState.HERE,
             ids.decode(),
         )
+    if wanted.ended_after is not None:
+        where.add("r.ended_at >= ?", wanted.ended_after)
 
 
 # --- single rollouts ----------------------------------------------------------------------------

@@ -127,6 +127,7 @@ def meets(row: RolloutRow, wanted: RowFilter, *, reward: float | None) -> bool:
         and fits(row.group_id, wanted.group_id)
         and wanted.policy_version in (None, row.policy_version)
         and wanted.client in (None, row.client)
+        and _is_within(row, wanted)
         and _is_any(row.agent, wanted.agent)
         and _is_any(row.state, wanted.state)
         and _is_any(blame_of(row), wanted.blame)
@@ -147,6 +148,12 @@ def globbed(pattern: str) -> str:
 
 def _is_any(value: object, wanted: Sequence[object]) -> bool:
     return not wanted or value in wanted
+
+
+def _is_within(row: RolloutRow, wanted: RowFilter) -> bool:
+    if wanted.created_before is not None and row.created_at > wanted.created_before:
+        return False
+    return wanted.ended_after is None or row.ended_at is None or row.ended_at >= wanted.ended_after
 
 
 def _is_in_range(reward: float | None, wanted: RowFilter) -> bool:

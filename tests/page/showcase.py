@@ -20,6 +20,7 @@ from prorl_service.errors import (
     TaskError,
 )
 from prorl_service.schemas import FinishReason, Group, Message, Stage, Task, ToolCallRecord
+from prorl_service.schemas.history import TrainerStep
 from prorl_service.testing import StubEngine, byte_model, safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.trainers import trainer
@@ -155,6 +156,28 @@ def groups(step: int, count: int, rng: random.Random) -> Iterator[Group]:
         yield group(f"step{step}-group{number}", "plain", rewards)
 
 
+METRICS = {
+    "loss": (0.2, 0.05),
+    "reward": (0.3, 0.7),
+    "kl": (0.001, 0.02),
+    "entropy": (1.6, 0.9),
+    "grad_norm": (0.8, 0.4),
+    "sampling/sampling_logp_difference/mean": (0.004, 0.006),
+    "learning_rate": (1e-6, 1e-7),
+    "step_time": (40.0, 42.0),
+}
+"""A trainer's metrics of its first step and its last."""
+
+
+def reported(step: int, steps: int, rng: random.Random) -> TrainerStep:
+    done = step / (steps - 1)
+    values = {
+        name: (first + (last - first) * done) * rng.uniform(0.9, 1.1)
+        for name, (first, last) in METRICS.items()
+    }
+    return TrainerStep(step=step + 1, metrics=values)
+
+
 @dataclass(frozen=True)
 class World:
     url: str
@@ -203,6 +226,7 @@ def world(
         for step in range(steps):
             batch = list(groups(step, rollouts // (steps * SIBLINGS), rng))
             _finish(client, batch + (special if step == steps - 1 else []))
+            client.report_step(reported(step, steps, rng))
             client.load_weights(str(weights))
         client.submit([group("special-slow", "slow", [0.0] * 4)])
         yield service

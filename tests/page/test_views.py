@@ -13,7 +13,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.net.credentials import own_token, page_link
 from tests.page.browser import WAIT_S, Tab
-from tests.page.showcase import FAILURES, STEPS, group
+from tests.page.showcase import FAILURES, METRICS, STEPS, group
 from tests.page.visit import FORM, offer, see, show, sign_in, stay, visible
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
@@ -74,7 +74,12 @@ def test_now_shows_the_services_status(tab: Tab, http: httpx.Client) -> None:
         assert fact in shown
     for blame, n in status["failures"].items():
         assert f"{blame} {n}" in shown
-    tab.wait("document.querySelectorAll('main canvas').length === 5")
+    tab.wait("document.querySelectorAll('main canvas').length >= 6")
+    see(tab, "Tokens sampled a second")
+    tab.click("main button:nth-of-type(3)")
+    tab.wait_for("Last 6 hours", "main")
+    tab.wait("document.querySelectorAll('main canvas').length >= 6")
+    assert "range=6" in tab.evaluate("location.hash")
     assert "alive policy version 8" in tab.text("nav.top")
     tab.click("main a[href='#/rollouts?state=failed&blame=sandbox']")
     shown = tab.wait_for("sandbox gave up after 3 turns", "table")
@@ -279,10 +284,11 @@ def test_tokens_show_what_was_sampled(tab: Tab, http: httpx.Client, segment: int
     assert "<|im_start|>" in tab.text(".tokens") or segment
 
 
-def test_the_timeline_has_a_bar_a_rollout(tab: Tab) -> None:
+def test_the_timeline_has_a_bar_a_rollout(tab: Tab, http: httpx.Client) -> None:
     show(tab, "timeline?minutes=60", "slots")
-    tab.wait("document.querySelectorAll('svg.timeline a').length === 500")
-    assert visible(tab, "svg.timeline .stage.run") > 400
+    count = answer(http, "/v1/rollouts", limit=1, count=True)["matches"]
+    tab.wait(f"document.querySelectorAll('svg.timeline a').length === {count}")
+    assert visible(tab, "svg.timeline .stage.run") >= count > 1000
     assert visible(tab, "svg.timeline .mark.zero") > 0
     titles = tab.evaluate(
         "[...document.querySelectorAll('svg title')].map((one) => one.textContent)"
@@ -290,6 +296,17 @@ def test_the_timeline_has_a_bar_a_rollout(tab: Tab) -> None:
     assert sum(one.startswith("special-slow.") and ": running" in one for one in titles) == 4
     tab.click("main button")
     tab.wait("location.hash.includes('minutes=1')")
+    first = min(
+        row["created_at"] for row in answer(http, "/v1/rollouts", sort="oldest")["rollouts"]
+    )
+    show(tab, f"timeline?minutes=1&until={int(first) + 1}", "later")
+    tab.wait("document.querySelectorAll('svg.timeline a').length > 0")
+    titles = tab.evaluate(
+        "[...document.querySelectorAll('svg title')].map((one) => one.textContent)"
+    )
+    assert all(one.startswith("step0-group") for one in titles)
+    tab.click(".actions button[title]")
+    show(tab, f"timeline?minutes=1&until={int(first) - 60}", "0 rollouts in 0 slots")
 
 
 def test_training_shows_what_each_version_got(tab: Tab, http: httpx.Client) -> None:
@@ -304,7 +321,11 @@ def test_training_shows_what_each_version_got(tab: Tab, http: httpx.Client) -> N
             str(version["rollouts"]),
             success,
         ]
-    assert visible(tab, "canvas") == 4
+    assert visible(tab, "canvas") == 4 + len(METRICS) - 1
+    assert [one for one in METRICS if one != "step_time" and one not in shown] == []
+    assert "step_time" not in tab.text(".charts:last-of-type")
+    tab.evaluate("location.hash += '?metric=step_time'")
+    tab.wait(f"document.querySelectorAll('canvas').length === {4 + len(METRICS)}")
     assert [blame for blame in FAILURES if f"{blame} 2" not in rows[0][7]] == []
 
 

@@ -21,6 +21,8 @@ from tests.shelf.shelved import ROWS_ONLY, accept, end, ended, shelf_at, submitt
 
 AGENTS, TASKS, RUNS = ("math", "swe"), ("t1", "t2"), ("first", "second")
 REWARDS = (0.0, 0.25, 1.0)
+FAR = 1e12
+"""A time at which all has ended."""
 ENDS = (RolloutState.DONE, RolloutState.FAILED, RolloutState.CANCELLED)
 
 
@@ -91,6 +93,8 @@ filters = st.builds(
     policy_version=st.none() | st.integers(0, 3),
     reward_min=st.none() | st.sampled_from([*REWARDS, 0.1]),
     reward_max=st.none() | st.sampled_from([*REWARDS, 0.6]),
+    created_before=st.none() | st.sampled_from([1.0, 2.5]),
+    ended_after=st.none() | st.sampled_from([1.0, FAR]),
 )
 
 
@@ -112,6 +116,8 @@ def is_wanted(rollout: Rollout, case: Case, wanted: RowFilter) -> bool:
             not wanted.blame or blame in wanted.blame,
             not wanted.finish_reason or reason in wanted.finish_reason,
             wanted.policy_version in (None, version),
+            wanted.created_before is None or case.created_at <= wanted.created_before,
+            wanted.ended_after != FAR,
         )
     )
 
@@ -255,6 +261,8 @@ async def test_lists_are_read_without_sorting_or_indexing_the_shelf(tmp_path: Pa
             policy_version=1,
             reward_min=0,
             reward_max=1,
+            created_before=2,
+            ended_after=1,
         )
         for wanted in (RowFilter(), everything, RowFilter(finish_reason=[FinishReason.LENGTH])):
             plans = await shelf.read(partial(explained, wanted=wanted))

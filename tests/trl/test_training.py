@@ -29,6 +29,13 @@ def test_engine_and_trainer_agree_on_every_token_after_every_update(
     assert all(0 <= reward <= 1 for reward in logged(trainer, "rewards/prorl_reward/mean"))
     with RolloutClient(service_url) as client:
         assert client.status().policy_version == pushed(trainer)[0] + 2
+        names = ["loss", "grad_norm", "entropy", "eval_reward"]
+        curves = client.training(metrics=names).metrics
+    first = pushed(trainer)[0]
+    for name, versions in zip(names, [*[[first, first + 1]] * 3, [first + 2]], strict=True):
+        newest = [at for at in curves[name].policy_versions if at >= first]
+        assert newest == versions
+        assert curves[name].values[-len(newest) :] == pytest.approx(logged(trainer, name))
 
 
 def test_weights_of_engines_can_be_left_alone_and_trl_measures_nothing_without_correction(

@@ -43,7 +43,7 @@ def servers(cluster: list[Any]) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "add_to_log", lambda _: None)
+    monkeypatch.setattr(manager, "add_to_log", lambda *_: None)
     monkeypatch.setattr(store, "before_close", lambda _: None)
 
 

@@ -44,7 +44,8 @@ def test_verls_log_contains_the_measurements(
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(file))
     tracking: Any = Tracking("project", "experiment", default_backend=["file"])
     measurements = Measurements()
-    add_to_log(measurements.take)
+    reports = list[tuple[int, dict[str, Any]]]()
+    add_to_log(measurements.take, lambda *report: reports.append(report))
     measurements.add("train", outcomes(), newest_version=5)
     tracking.log(data={"loss": 1.0}, step=1)
     tracking.log(data={"loss": 2.0}, step=2)
@@ -52,3 +53,4 @@ def test_verls_log_contains_the_measurements(
     first, second = [json.loads(line)["data"] for line in file.read_text().splitlines()]
     assert (first["loss"], first["prorl/failed"]) == (1.0, 0.5)
     assert second == {"loss": 2.0}
+    assert reports == [(1, first), (2, second)]

@@ -84,10 +84,23 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
     assert [one["prorl/policy_lag"] for one in steps] == [0, 0, 0]
     assert all(0 < one["prorl/rollout_s"] <= one["prorl/rollout_max_s"] for one in steps)
     assert any(line.endswith(f"watch the rollouts at {service.url}") for line in run.lines)
+    assert_reported(service.url, steps)
     assert_saved(directory / "saved", directory / "dump", steps=[1, 2, 3], rollouts=16)
     assert_dumped_text(directory / "dump-val" / "0.jsonl", rollouts=2)
     assert len([*read_rollouts(directory / "saved" / "eval-000000.jsonl")]) == 2
     assert_nothing_is_left(service, run)
+
+
+def assert_reported(url: str, steps: Sequence[dict[str, float]]) -> None:
+    """The service has what VeRL logged, by the version that sampled what each step trained on."""
+    names = ["actor/grad_norm", "actor/pg_loss", "critic/rewards/mean", DIFFERENCE]
+    with RolloutClient(url) as client:
+        found = client.training(metrics=names)
+    assert "prorl/turns" in found.metric_names
+    versions = [one.policy_version for one in found.versions]
+    for name in names:
+        assert found.metrics[name].policy_versions == versions == [0, 1, 2]
+        assert found.metrics[name].values == pytest.approx([one[name] for one in steps])
 
 
 def assert_saved(saved: Path, dump: Path, *, steps: Sequence[int], rollouts: int) -> None:

@@ -3,7 +3,7 @@ import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/ht
 import { hasToken, isSaved, savedTitle, setToken, useAnswer } from "./api.js";
 import { Compare } from "./compare.js";
 import { Groups, Rollouts } from "./lists.js";
-import { Now, remember } from "./now.js";
+import { Now } from "./now.js";
 import { Rollout } from "./rollout.js";
 import { Tasks } from "./tasks.js";
 import { Timeline } from "./timeline.js";
@@ -67,7 +67,6 @@ function Life({ status, error }) {
 function App() {
   const current = usePlace();
   const { answer: status, error } = useAnswer(isSaved ? null : "/v1/status", STATUS_S);
-  useEffect(() => { if (status) remember(status); }, [status]);
   useEffect(() => { document.title = [current.id || current.view, status?.run ?? (savedTitle || "ProRL")].join(" – "); }, [current, status?.run]);
   if (error?.status === 401) return html`<${TokenForm} />`;
   return html`<nav class="top"><b>${savedTitle || status?.run || "ProRL"}</b>

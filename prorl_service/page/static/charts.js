@@ -13,17 +13,22 @@ const aMinute = (_, low, high) => {
   return [Math.min(low ?? right, right - 60), right];
 };
 
+const withZero = (_, low, high) => {
+  const bottom = Math.min(0, low ?? 0);
+  return [bottom * 1.05, Math.max(0, high ?? 1) * 1.05 || (bottom < 0 ? 0 : 1)];
+};
+
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function options(title, names, isTime, width, format) {
   const axis = { stroke: css("--soft"), grid: { stroke: css("--edge"), width: 1 }, ticks: { show: false } };
   const series = names.map((name, at) => ({
-    label: name, stroke: css(COLOURS[at]), width: 1.5, spanGaps: true, points: { show: !isTime, size: 5 },
+    label: name, stroke: css(COLOURS[at]), width: 1.5, spanGaps: !isTime, points: { show: !isTime, size: 5 },
     value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
   }));
   return {
     title, width, height: HEIGHT, cursor: { y: false }, legend: { show: names.length > 1 },
-    scales: { x: { time: isTime, range: isTime ? aMinute : null }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.05 || 1] } },
+    scales: { x: { time: isTime, range: isTime ? aMinute : null }, y: { range: withZero } },
     axes: [{ ...axis, space: isTime ? 70 : 40, size: 24, incrs: isTime ? undefined : WHOLE, values: (_, ticks) => ticks.map((at) => (isTime ? clock(at) : at)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map(format) }],
     series: [{ label: isTime ? "at" : "version", value: (_, at) => (at === null ? "–" : isTime ? clock(at) : at) }, ...series],
   };
@@ -31,7 +36,7 @@ function options(title, names, isTime, width, format) {
 
 const short = (value) => String(+value.toPrecision(3));
 
-// `data`: the values of x, then those of each line; null where there is none.
+// `data`: the values of x, then those of each line; null where there is none: a gap in time.
 export function Lines({ title, names, data, isTime = true, format = short }) {
   const place = useRef(null);
   const plot = useRef(null);

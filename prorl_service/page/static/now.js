@@ -1,46 +1,41 @@
-// Now: is it alive, how full is each stage, what failed and by whose fault; the last 15 minutes.
+// Now: is it alive, how full is each stage, what failed and by whose fault; the last minutes and the last day.
 import { html } from "./vendor/htm-preact.js";
 import { useAnswer } from "./api.js";
 import { Lines } from "./charts.js";
 import { ago, address, count, Fact, mebibytes, Notice, number, percent, rolloutAddress, seconds, State, Table, Waiting } from "./ui.js";
 import { plain } from "./text.js";
 
-const MINUTES = 15;
-const RATE_S = 30;
+const SAMPLE_S = 10;
 const STAGES = ["init", "run", "eval"];
+// Ranges of the charts in seconds, by the text of their buttons, and their names.
+const RANGES = { "15 min": [900, "15 minutes"], "1 h": [3600, "hour"], "6 h": [21_600, "6 hours"], "24 h": [86_400, "24 hours"] };
 
-// Samples of /v1/status, kept while the page is open, whichever view is shown.
-const history = [];
-
-export function remember(status) {
-  const at = Date.now() / 1000;
-  history.push({ at, status });
-  while (history[0].at < at - 60 * MINUTES) history.shift();
-}
-
-const endedOf = (status) => Object.values(status.ended).reduce((sum, n) => sum + n, 0);
 const failedOf = (status) => Object.values(status.failures).reduce((sum, n) => sum + n, 0);
-const inFlight = (status) => status.backends.reduce((sum, one) => sum + one.in_flight, 0);
 
-// Per second, over the last `RATE_S` seconds before sample `index`; null after a restart.
-function rate(index, value) {
-  const last = history[index];
-  if (!last) return null;
-  const first = history.find((one) => one.at >= last.at - RATE_S);
-  const change = value(last.status) - value(first.status);
-  return first === last || change < 0 ? null : change / (last.at - first.at);
+// Points with an empty one where the service was not running.
+function withGaps({ at, load, step_s: step }, names) {
+  const points = at.flatMap((time, index) => {
+    const point = [time, ...names.map((name) => load[name][index])];
+    return index > 0 && time - at[index - 1] > 3 * step ? [[time - step, ...names.map(() => null)], point] : [point];
+  });
+  return [0, ...names].map((_, column) => points.map((point) => point[column]));
 }
 
-function Charts() {
-  const times = history.map((one) => one.at);
-  const each = (value) => history.map((one) => value(one.status) ?? null);
-  const rates = (value) => history.map((_, index) => rate(index, value));
+function Charts({ history }) {
+  const chart = (title, lines, format) => {
+    const data = withGaps(history, Object.values(lines));
+    return data.slice(1).flat().some((value) => value !== null)
+      && html`<${Lines} title=${title} names=${Object.keys(lines)} data=${data} format=${format} />`;
+  };
+  const ofStages = (what) => Object.fromEntries(STAGES.map((stage) => [stage, `${stage}_${what}`]));
   return html`<div class="charts">
-    <${Lines} title="Rollouts a second" names=${["ended", "failed"]} data=${[times, rates(endedOf), rates(failedOf)]} />
-    <${Lines} title="Rollouts at work" names=${STAGES} data=${[times, ...STAGES.map((stage) => each((one) => one.running[stage]))]} />
-    <${Lines} title="Rollouts that wait" names=${STAGES} data=${[times, ...STAGES.map((stage) => each((one) => one.queues[stage]))]} />
-    <${Lines} title="Engine calls in flight" names=${["calls"]} data=${[times, each(inFlight)]} />
-    <${Lines} title="Longest delay of the service's loop in a minute" names=${["delay"]} data=${[times, each((one) => one.loop_lag_s)]} format=${seconds} />
+    ${chart("Rollouts a second", { ended: "ended_per_s", failed: "failed_per_s" })}
+    ${chart("Tokens sampled a second", { tokens: "sampled_tokens_per_s" }, count)}
+    ${chart("Rollouts at work", ofStages("running"))}
+    ${chart("Rollouts that wait", ofStages("queued"))}
+    ${chart("Engine calls", { "in flight": "engine_calls", "waiting there": "engine_waiting" })}
+    ${chart("Engines' caches in use", { share: "cache_use" }, percent)}
+    ${chart("Longest delay of the service's loop in a minute", { delay: "loop_lag_s" }, seconds)}
   </div>`;
 }
 
@@ -89,7 +84,9 @@ const FAILURES = [
   ["what happened", (row) => plain(row.error?.message ?? ""), "wide"],
 ];
 
-export function Now({ status, error }) {
+export function Now({ query, set, status, error }) {
+  const [range, name] = RANGES[query.range] ?? RANGES["15 min"];
+  const { answer: history, error: noHistory } = useAnswer(`/v1/history?since=${-range}`, SAMPLE_S);
   const failures = useAnswer("/v1/rollouts?state=failed&limit=5", 10);
   if (!status) return html`<${Waiting} error=${error} />`;
   const hits = status.sandboxes;
@@ -98,7 +95,7 @@ export function Now({ status, error }) {
       <${Fact} name="run">${status.run}<//>
       <${Fact} name="policy version">${status.policy_version}<//>
       <${Fact} name="model">${status.model ?? "no engine has answered yet"}<//>
-      <${Fact} name="rollouts a second">${number(rate(history.length - 1, endedOf), 2)}<//>
+      <${Fact} name="rollouts a second">${number(history?.load.ended_per_s.at(-1), 2)}<//>
       <${Fact} name="done">${status.ended.done ?? 0}<//>
       <${Fact} name="failed">${status.ended.failed ?? 0}<//>
       <${Fact} name="cancelled">${status.ended.cancelled ?? 0}<//>
@@ -125,7 +122,9 @@ export function Now({ status, error }) {
     ${status.services.length > 0 && html`<h2>Services behind this front</h2><${Table} columns=${SERVICES} rows=${status.services} />`}
     <h2>Newest failures</h2>
     ${failures.answer ? html`<${Table} columns=${FAILURES} rows=${failures.answer.rollouts} />` : html`<${Waiting} error=${failures.error} />`}
-    <h2>Last ${MINUTES} minutes</h2>
-    <p class="soft">Sampled while this page is open.</p><${Charts} />
+    <h2>Last ${name}</h2>
+    <p>${Object.keys(RANGES).map((one) => html`<button type="button" class=${RANGES[one][0] === range ? "current" : ""} onClick=${() => set({ ...query, range: one })}>${one}</button> `)}</p>
+    ${!history ? html`<${Waiting} error=${noHistory} />` : history.at.length > 0 ? html`<${Charts} history=${history} />`
+      : html`<p class="soft">No samples yet: the service takes one every ${SAMPLE_S} s.</p>`}
   </section>`;
 }

@@ -1,9 +1,10 @@
 // Slots over time: a bar a rollout, in the lane of the slot that it took, and what it did there.
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { listen, useAnswer } from "./api.js";
+import { get, listen, withQuery } from "./api.js";
 import { clock, hasEnded, number, rewardKind, rolloutAddress, seconds, Waiting } from "./ui.js";
 
 const MINUTES = [1, 5, 15, 60];
+const MOST = 2000;
 const LANE = 12;
 const MOST_LANES = 256;
 const STAGES = { init: "init", running: "run", evaluating: "eval" };
@@ -29,9 +30,37 @@ export function inLanes(bars) {
   return lanes.length;
 }
 
-// Bars of what began before this view was opened: since when it has been there is not known.
-function openBar(row) {
-  return { id: row.rollout_id, run: row.run, state: row.state, reward: null, parts: row.state in STAGES ? [[STAGES[row.state], row.created_at, null]] : [] };
+// Bars of what is at work: in its stage for as long as it says, in INIT right before RUN.
+function openBar(row, now) {
+  const began = now - (row.activity?.took_s ?? now - row.created_at);
+  const stage = STAGES[row.state];
+  const parts = stage === "run" ? [["init", began - row.timings.init_s, began], [stage, began, null]] : [[stage, began, null]];
+  return { id: row.rollout_id, run: row.run, state: row.state, reward: null, parts: row.state in STAGES ? parts : [] };
+}
+
+// Bars of the rollouts that may have held a slot between two times, those created last first.
+async function barsBetween(from, until, signal) {
+  const bars = [];
+  let before;
+  do {
+    const page = await get(withQuery("/v1/rollouts", { ended_after: from, created_before: until, before, limit: 500 }), signal);
+    const now = Date.now() / 1000;
+    bars.push(...page.rollouts.map((row) => (row.ended_at ? barOf(row) : openBar(row, now))));
+    before = page.next;
+  } while (before && bars.length < MOST);
+  return { bars, isCut: Boolean(before) };
+}
+
+function usePast(minutes, until) {
+  const [state, setState] = useState({});
+  useEffect(() => {
+    const abort = new AbortController();
+    const right = until ?? Date.now() / 1000;
+    setState({});
+    barsBetween(right - 60 * minutes, until, abort.signal).then(setState).catch((error) => abort.signal.aborted || setState({ error }));
+    return () => abort.abort();
+  }, [minutes, until]);
+  return state;
 }
 
 // What events tell from now on: a part a state, open until the next.
@@ -79,28 +108,39 @@ function Axis({ left, right, scale, height }) {
 
 const WIDTH = 1200;
 
+// Minutes of the window, and when it ends: at `until`, a Unix time, or now.
+function Window({ minutes, until, now, set }) {
+  const to = (time) => set({ minutes, until: time && time < now ? Math.round(time) : undefined });
+  const right = until ?? now;
+  const local = new Date((right - 60 * new Date(right * 1000).getTimezoneOffset()) * 1000).toISOString().slice(0, 16);
+  return html`<p class="actions"><span>${MINUTES.map((one) => html`<button type="button" class=${one === minutes ? "current" : ""} onClick=${() => set({ until, minutes: one })}>${one} min</button>`)}</span>
+    <span><button type="button" title="the minutes before" onClick=${() => to(right - 60 * minutes)}>earlier</button>
+      <label class="soft"> until <input type="datetime-local" value=${local} onChange=${(event) => to(new Date(event.target.value).getTime() / 1000)} /></label>
+      ${until && html` <button type="button" onClick=${() => to(until + 60 * minutes)}>later</button> <button type="button" onClick=${() => to()}>now</button>`}</span></p>`;
+}
+
 export function Timeline({ query, set }) {
   const minutes = Number(query.minutes ?? 5);
-  const { answer, error } = useAnswer("/v1/rollouts?limit=500", 30);
+  const until = query.until ? Number(query.until) : undefined;
+  const { bars: past, isCut, error } = usePast(minutes, until);
   const { live, now } = useLive();
-  if (!answer) return html`<${Waiting} error=${error} />`;
-  const listed = answer.rollouts.filter((row) => !live.has(row.rollout_id)).map((row) => (row.ended_at ? barOf(row) : openBar(row)));
-  const bars = [...listed, ...live.values()].filter((bar) => bar.parts.length > 0);
-  const right = now;
+  const right = until ?? now;
   const left = right - 60 * minutes;
-  const shown = bars.filter((bar) => (bar.parts.at(-1)[2] ?? right) > left);
+  const bars = [...(past ?? []).filter((bar) => !live.has(bar.id)), ...live.values()].filter((bar) => bar.parts.length > 0);
+  const shown = bars.filter((bar) => bar.parts[0][1] < right && (bar.parts.at(-1)[2] ?? now) > left);
   const lanes = Math.min(MOST_LANES, inLanes(shown));
   const scale = WIDTH / (right - left);
   const height = Math.max(1, lanes) * LANE;
   return html`<section>
-    <p>${MINUTES.map((one) => html`<button type="button" class=${one === minutes ? "current" : ""} onClick=${() => set({ ...query, minutes: one })}>${one} min</button>`)}
-      <span class="soft"> ${shown.length} rollouts in ${lanes} slots. </span>
+    <${Window} minutes=${minutes} until=${until} now=${now} set=${set} />
+    <p><span class="soft">${shown.length} rollouts in ${lanes} slots. </span>
       <span class="key init">INIT</span><span class="key run">RUN</span><span class="key eval">EVAL</span>
       <span class="key full">reward 1</span><span class="key part">below 1</span><span class="key zero">0</span><span class="key failed">failed</span></p>
-    <svg class="timeline" viewBox="0 0 ${WIDTH} ${height + 16}" role="img" aria-label="Slots over time">
+    ${past ? html`<svg class="timeline" viewBox="0 0 ${WIDTH} ${height + 16}" role="img" aria-label="Slots over time">
       <${Axis} left=${left} right=${right} scale=${scale} height=${height} />
-      ${shown.filter((bar) => bar.lane < lanes).map((bar) => html`<${Bar} key=${bar.id} bar=${bar} left=${left} scale=${scale} now=${right} />`)}
-    </svg>
-    <p class="soft">Drawn from events since this view was opened. Of what was there before, the newest 500: what had ended from the seconds of its stages, what was at work from its submission on.</p>
+      ${shown.filter((bar) => bar.lane < lanes).map((bar) => html`<${Bar} key=${bar.id} bar=${bar} left=${left} scale=${scale} now=${now} />`)}
+    </svg>` : html`<${Waiting} error=${error} />`}
+    ${isCut && html`<p class="notice">Only the ${MOST} rollouts created last are shown: choose fewer minutes.</p>`}
+    <p class="soft">Drawn from events since this view was opened. What ended before is drawn from the seconds of its stages.</p>
   </section>`;
 }

@@ -1,4 +1,4 @@
-// What training gets, by policy version: success, groups that teach, staleness, tokens wasted.
+// Training by policy version: success, groups that teach, staleness, tokens wasted; the trainer's own metrics.
 import { html } from "./vendor/htm-preact.js";
 import { isSaved, useAnswer, withQuery } from "./api.js";
 import { Lines } from "./charts.js";
@@ -29,6 +29,18 @@ const COLUMNS = [
   ["ended within", (row) => seconds(took(row)), "number"],
 ];
 
+// Well-known metrics of a trainer, by the names that trainers give them. The first that is there is drawn.
+const KNOWN = {
+  Loss: ["loss", "actor/pg_loss", "actor/loss"],
+  Reward: ["reward", "critic/rewards/mean", "critic/score/mean"],
+  KL: ["kl", "actor/kl_loss", "actor/ppo_kl"],
+  Entropy: ["entropy", "actor/entropy", "actor/entropy_loss"],
+  "Gradient norm": ["grad_norm", "actor/grad_norm"],
+  "Logprob difference of sampler and trainer": ["sampling/sampling_logp_difference/mean", "prorl/off_policy", "training/rollout_probs_diff_mean"],
+  "Learning rate": ["learning_rate", "actor/lr"],
+};
+const KNOWN_NAMES = Object.values(KNOWN).flat();
+
 // Figures of both runs over the versions of either.
 function joined(rows, others, values) {
   const versions = [...new Set([...rows, ...others].map((row) => row.policy_version))].sort((a, b) => a - b);
@@ -40,17 +52,33 @@ function joined(rows, others, values) {
   return [versions, ...sides.flatMap((side) => values.map((value) => column(side, value)))];
 }
 
+const pointsOf = (curve) => (curve?.policy_versions ?? []).map((version, at) => ({ policy_version: version, value: curve.values[at] }));
+
+// What trainers report of themselves, one chart a metric.
+function Reported({ answer, compared, chosen, names }) {
+  const isThere = (name) => [answer, compared].some((one) => one?.metrics[name]);
+  const found = Object.entries(KNOWN).map(([title, known]) => [title, known.find(isThere)]);
+  const charts = [...found, ["", chosen]].filter(([, name]) => name && isThere(name));
+  if (charts.length === 0) return null;
+  return html`<h2>The trainer's own metrics</h2><div class="charts">${charts.map(([title, name]) => html`
+    <${Lines} key=${name} title=${title ? `${title}: ${name}` : name} names=${names(name)} isTime=${false}
+      data=${joined(pointsOf(answer.metrics[name]), pointsOf(compared?.metrics[name]), [(one) => one.value])} />`)}</div>`;
+}
+
 export function Training({ query, set }) {
-  const { other, ...wanted } = query;
+  const { other, metric, ...filters } = query;
+  const wanted = { ...filters, metric: [...KNOWN_NAMES, metric] };
   const { answer, error } = useAnswer(withQuery("/v1/training", wanted), isSaved ? 0 : EVERY_S);
   const compared = useAnswer(other ? withQuery("/v1/training", { ...wanted, run: other }) : null).answer;
   if (!answer) return html`<section><${Filters} fields=${FIELDS} query=${query} set=${set} /><${Waiting} error=${error} /></section>`;
   const rows = answer.versions;
   const others = compared?.versions ?? [];
   const lines = (...values) => joined(rows, others, values);
+  const rest = answer.metric_names.filter((name) => !KNOWN_NAMES.includes(name));
+  const fields = rest.length ? [...FIELDS, ["metric", "one more metric", rest, "none"]] : FIELDS;
   const names = (...ours) => (others.length ? [...ours, ...ours.map((name) => `${name}, ${other}`)] : ours);
   return html`<section>
-    <${Filters} fields=${FIELDS} query=${query} set=${set} />
+    <${Filters} fields=${fields} query=${query} set=${set} />
     <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.${other && others.length === 0 ? ` Nothing of run ${other} is here.` : ""}</p><${Notice} text=${answer.notice} />
     ${rows.length > 0 && html`<div class="charts">
       <${Lines} title="Success and mean reward" names=${names("success", "mean reward")} isTime=${false} data=${lines((row) => row.success_rate, (row) => row.mean_reward)} />
@@ -58,6 +86,7 @@ export function Training({ query, set }) {
       <${Lines} title="Staleness in versions" names=${names("mean", "max")} isTime=${false} data=${lines((row) => row.mean_staleness, (row) => row.max_staleness)} />
       <${Lines} title="Sampled tokens that were wasted" names=${names("share")} isTime=${false} data=${lines(wastedShare)} format=${share} />
     </div>`}
+    <${Reported} answer=${answer} compared=${compared} chosen=${metric} names=${names} />
     <${Table} columns=${COLUMNS} rows=${[...rows].reverse()} empty="no rollout has ended" />
   </section>`;
 }

@@ -1,8 +1,9 @@
-"""Samples of a day and trainers' steps: bounded, in order, thinned without losing what matters, kept
-over restarts; and who may report steps."""
+"""Samples of a day and trainers' steps: bounded, in order, thinned without losing what matters,
+kept over restarts; and who may report steps."""
 
 import asyncio
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.client.policy import HeldPolicy
 from prorl_service.net.callers import Role, TokenFile
 from prorl_service.net.credentials import tokens_file
 from prorl_service.schemas import PolicyClaim
@@ -137,7 +139,7 @@ async def test_a_full_disk_costs_samples_and_one_warning(
 
 
 async def until_sampled(client: AsyncRolloutClient, count: int) -> History:
-    while len((found := await client.history()).at) < count:
+    while len((found := await client.history()).at) < count:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     return found
 
@@ -151,7 +153,7 @@ async def test_a_restart_keeps_both_and_an_unused_journal_leaves_nothing(
     own = Settings(sandbox="process", warm_sandboxes=0, run="night", journal=tmp_path / "j")
     async with serving(own) as url, AsyncRolloutClient(url, retry_s=0) as client:
         await until_sampled(client, 1)
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
     async with serving(own) as url, AsyncRolloutClient(url, training=training("a").key) as client:
         await client.claim_policy(PolicyClaim(training=training("a")))
         await client.report_step(TrainerStep(step=1, metrics={"loss": 0.5}))
@@ -204,8 +206,6 @@ async def test_only_the_policys_owner_reports_steps_and_readers_look(
 
 
 async def test_a_report_that_fails_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    from prorl_service.client.policy import HeldPolicy
-
     caplog.set_level(logging.INFO, "prorl_service.client.policy")
     policy = HeldPolicy("http://127.0.0.1:9")
     policy.report(1, {"text": "x", "nothing": None, "nan": float("nan")})

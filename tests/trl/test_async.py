@@ -149,13 +149,21 @@ def test_a_base_model_is_trained_on_rollouts_that_its_template_ends(
 
 @pytest.mark.parametrize("weight_sync_steps", [1, 2])
 def test_a_clean_run_is_silent_and_exact(
-    train: AsyncTrainings, caplog: pytest.LogCaptureFixture, weight_sync_steps: int
+    train: AsyncTrainings,
+    service_url: str,
+    caplog: pytest.LogCaptureFixture,
+    weight_sync_steps: int,
 ) -> None:
+    with RolloutClient(service_url) as client:
+        before = client.status().policy_version
     trainer = train(train.config(weight_sync_steps=weight_sync_steps, logging_steps=1))
     measured = logged(trainer, "prorl/off_policy")
     assert measured
     assert max(measured) < 1e-4
     assert "prorl_trl.taken" not in {record.name for record in caplog.records}
+    with RolloutClient(service_url) as client:
+        reported = client.training(metrics=["loss", "grad_norm"]).metrics
+    assert [curve.policy_versions[-1] > before for curve in reported.values()] == [True, True]
 
 
 class At(TrainerCallback):  # type: ignore[misc]

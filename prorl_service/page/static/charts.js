@@ -34,7 +34,10 @@ function options(title, names, isTime, width, format) {
   };
 }
 
-const short = (value) => String(+value.toPrecision(3));
+function short(value) {
+  const rounded = +value.toPrecision(3);
+  return rounded !== 0 && Math.abs(rounded) < 1e-3 ? rounded.toExponential() : String(rounded);
+}
 
 // `data`: the values of x, then those of each line; null where there is none: a gap in time.
 export function Lines({ title, names, data, isTime = true, format = short }) {

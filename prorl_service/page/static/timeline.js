@@ -66,12 +66,24 @@ function usePast(minutes, until) {
 // What events tell from now on: a part a state, open until the next.
 function noted(live, event) {
   const { rollout_id: id, state, at, reward = null } = event.data;
-  const bar = live.get(id) ?? { id, parts: [], isLive: true };
+  const bar = live.get(id) ?? { id, parts: [], since: at };
   const last = bar.parts.at(-1);
   if (last && last[2] === null) last[2] = at;
   if (state in STAGES) bar.parts.push([STAGES[state], at, null]);
   Object.assign(bar, { state, reward });
   live.set(id, bar);
+}
+
+// What was known before, and what events have told since.
+function joined(past, live) {
+  const ended = new Set(past.filter((bar) => hasEnded(bar.state)).map((bar) => bar.id));
+  const open = new Map(past.filter((bar) => !ended.has(bar.id)).map((bar) => [bar.id, bar]));
+  const told = [...live.values()].filter((bar) => !ended.has(bar.id)).map((bar) => {
+    const before = (open.get(bar.id)?.parts ?? []).filter(([, from]) => from < bar.since);
+    open.delete(bar.id);
+    return { ...bar, parts: [...before.map(([stage, from, to]) => [stage, from, to ?? bar.since]), ...bar.parts] };
+  });
+  return [...past.filter((bar) => ended.has(bar.id)), ...open.values(), ...told].filter((bar) => bar.parts.length > 0);
 }
 
 function useLive() {
@@ -126,7 +138,7 @@ export function Timeline({ query, set }) {
   const { live, now } = useLive();
   const right = until ?? now;
   const left = right - 60 * minutes;
-  const bars = [...(past ?? []).filter((bar) => !live.has(bar.id)), ...live.values()].filter((bar) => bar.parts.length > 0);
+  const bars = joined(past ?? [], live);
   const shown = bars.filter((bar) => bar.parts[0][1] < right && (bar.parts.at(-1)[2] ?? now) > left);
   const lanes = Math.min(MOST_LANES, inLanes(shown));
   const scale = WIDTH / (right - left);
@@ -141,6 +153,6 @@ export function Timeline({ query, set }) {
       ${shown.filter((bar) => bar.lane < lanes).map((bar) => html`<${Bar} key=${bar.id} bar=${bar} left=${left} scale=${scale} now=${now} />`)}
     </svg>` : html`<${Waiting} error=${error} />`}
     ${isCut && html`<p class="notice">Only the ${MOST} rollouts created last are shown: choose fewer minutes.</p>`}
-    <p class="soft">Drawn from events since this view was opened. What ended before is drawn from the seconds of its stages.</p>
+    <p class="soft">Drawn from events since this view was opened; what was before, from the seconds of each stage, those of several attempts added up.</p>
   </section>`;
 }

@@ -55,14 +55,17 @@ function joined(rows, others, values) {
 const pointsOf = (curve) => (curve?.policy_versions ?? []).map((version, at) => ({ policy_version: version, value: curve.values[at] }));
 
 // What trainers report of themselves, one chart a metric.
-function Reported({ answer, compared, chosen, names }) {
+function Reported({ answer, compared, chosen, other }) {
   const isThere = (name) => [answer, compared].some((one) => one?.metrics[name]);
   const found = Object.entries(KNOWN).map(([title, known]) => [title, known.find(isThere)]);
   const charts = [...found, ["", chosen]].filter(([, name]) => name && isThere(name));
   if (charts.length === 0) return null;
-  return html`<h2>The trainer's own metrics</h2><div class="charts">${charts.map(([title, name]) => html`
-    <${Lines} key=${name} title=${title ? `${title}: ${name}` : name} names=${names(name)} isTime=${false}
-      data=${joined(pointsOf(answer.metrics[name]), pointsOf(compared?.metrics[name]), [(one) => one.value])} />`)}</div>`;
+  const chart = (title, name) => {
+    const theirs = pointsOf(compared?.metrics[name]);
+    return html`<${Lines} key=${name} title=${title ? `${title}: ${name}` : name} names=${theirs.length ? [name, `${name}, ${other}`] : [name]}
+      isTime=${false} data=${joined(pointsOf(answer.metrics[name]), theirs, [(one) => one.value])} />`;
+  };
+  return html`<h2>The trainer's own metrics</h2><div class="charts">${charts.map((one) => chart(...one))}</div>`;
 }
 
 export function Training({ query, set }) {
@@ -79,14 +82,14 @@ export function Training({ query, set }) {
   const names = (...ours) => (others.length ? [...ours, ...ours.map((name) => `${name}, ${other}`)] : ours);
   return html`<section>
     <${Filters} fields=${fields} query=${query} set=${set} />
-    <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.${other && others.length === 0 ? ` Nothing of run ${other} is here.` : ""}</p><${Notice} text=${answer.notice} />
+    <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.${other && others.length === 0 && !compared?.metric_names.length ? ` Nothing of run ${other} is here.` : ""}</p><${Notice} text=${answer.notice} />
     ${rows.length > 0 && html`<div class="charts">
       <${Lines} title="Success and mean reward" names=${names("success", "mean reward")} isTime=${false} data=${lines((row) => row.success_rate, (row) => row.mean_reward)} />
       <${Lines} title="Informative groups" names=${names("share")} isTime=${false} data=${lines((row) => row.informative_share)} format=${share} />
       <${Lines} title="Staleness in versions" names=${names("mean", "max")} isTime=${false} data=${lines((row) => row.mean_staleness, (row) => row.max_staleness)} />
       <${Lines} title="Sampled tokens that were wasted" names=${names("share")} isTime=${false} data=${lines(wastedShare)} format=${share} />
     </div>`}
-    <${Reported} answer=${answer} compared=${compared} chosen=${metric} names=${names} />
+    <${Reported} answer=${answer} compared=${compared} chosen=${metric} other=${other} />
     <${Table} columns=${COLUMNS} rows=${[...rows].reverse()} empty="no rollout has ended" />
   </section>`;
 }

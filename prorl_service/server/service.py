@@ -142,9 +142,8 @@ class Service:
         """Returns what training got by policy version, and these of the trainer's own metrics.
         Raises `ShelfError`."""
         training = await self.lists.training(run, agent)
-        curves = await self.history.curves(training.run)
-        training.metric_names = list(curves)
-        training.metrics = {name: curves[name] for name in metrics if name in curves}
+        training.metric_names = await self.history.metric_names(training.run)
+        training.metrics = await self.history.curves(training.run, metrics)
         return training
 
     async def report_step(self, step: TrainerStep, training: str | None) -> None:

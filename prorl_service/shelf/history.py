@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -98,9 +98,13 @@ class HistoryFile:
         """Returns the samples from `since` on, a Unix time in seconds. Raises `ShelfError`."""
         return await self._do(lambda: _samples(self._db, since))
 
-    async def curves(self, run: str) -> dict[str, MetricCurve]:
-        """Returns all metrics of a run, by name. Raises `ShelfError`."""
-        return await self._do(lambda: _curves(self._db, run))
+    async def metric_names(self, run: str) -> list[str]:
+        """Returns the names of all metrics of a run. Raises `ShelfError`."""
+        return await self._do(lambda: _names(self._db, run))
+
+    async def curves(self, run: str, names: Collection[str]) -> dict[str, MetricCurve]:
+        """Returns these metrics of a run, if it has them. Raises `ShelfError`."""
+        return await self._do(lambda: _curves(self._db, run, names))
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -182,15 +186,20 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _curves(db: sqlite3.Connection, run: str) -> dict[str, MetricCurve]:
+def _names(db: sqlite3.Connection, run: str) -> list[str]:
+    query = "SELECT DISTINCT key FROM steps, json_each(metrics) WHERE run = ? ORDER BY key"
+    return [name for (name,) in db.execute(query, (run,))]
+
+
+def _curves(db: sqlite3.Connection, run: str, names: Collection[str]) -> dict[str, MetricCurve]:
     query = "SELECT min(version), max(version) FROM steps WHERE run = ?"
     first, last = db.execute(query, (run,)).fetchone()
     width = 1 if first is None else -(-(last - first + 1) // MAX_POINTS)
     found: dict[str, MetricCurve] = {}
     for name, version, value in db.execute(
         "SELECT key, min(version), avg(value) FROM steps, json_each(metrics) WHERE run = ?"
-        " GROUP BY key, (version - ?) / ? ORDER BY key, 2",
-        (run, first, width),
+        " AND key IN (SELECT value FROM json_each(?)) GROUP BY key, (version - ?) / ? ORDER BY 1, 2",
+        (run, orjson.dumps([*names]).decode(), first, width),
     ):
         curve = found.setdefault(name, MetricCurve(policy_versions=[], values=[]))
         curve.policy_versions.append(version)

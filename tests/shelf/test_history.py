@@ -91,15 +91,16 @@ async def test_a_step_is_reported_in_parts_and_bounded(monkeypatch: pytest.Monke
         await file.add_step("run", step, TrainerStep(step=step, metrics={"loss": step, "kl": 1}))
     await file.add_step("run", 5, TrainerStep(step=5, metrics={"eval_loss": 7, "kl": 3}))
     await file.add_step("other", 5, TrainerStep(step=1, metrics={"loss": 9}))
-    curves = await file.curves("run")
-    assert list(curves) == ["eval_loss", "kl", "loss"]
+    assert await file.metric_names("run") == ["eval_loss", "kl", "loss"]
+    curves = await file.curves("run", ["loss", "kl", "nothing"])
+    assert list(curves) == ["kl", "loss"]
     assert (curves["loss"].policy_versions, curves["loss"].values) == ([3, 4, 5], [3, 4, 5])
     assert curves["kl"].values == [1, 1, 3]
-    assert (await file.curves("other"))["loss"].values == [9]
-    assert await file.curves("nobody") == {}
+    assert (await file.curves("other", ["loss"]))["loss"].values == [9]
+    assert await file.curves("nobody", ["loss"]) == {}
     monkeypatch.setattr(history, "MAX_POINTS", 2)
-    assert (await file.curves("run"))["loss"].policy_versions == [3, 5]
-    assert (await file.curves("run"))["loss"].values == [3.5, 5]
+    thinned = (await file.curves("run", ["loss"]))["loss"]
+    assert (thinned.policy_versions, thinned.values) == ([3, 5], [3.5, 5])
     file.close()
 
 

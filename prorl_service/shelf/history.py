@@ -197,8 +197,9 @@ def _curves(db: sqlite3.Connection, run: str, names: Collection[str]) -> dict[st
     width = 1 if first is None else -(-(last - first + 1) // MAX_POINTS)
     found: dict[str, MetricCurve] = {}
     for name, version, value in db.execute(
-        "SELECT key, min(version), avg(value) FROM steps, json_each(metrics) WHERE run = ?"
-        " AND key IN (SELECT value FROM json_each(?)) GROUP BY key, (version - ?) / ? ORDER BY 1, 2",
+        "SELECT key, min(version), avg(value) FROM steps, json_each(metrics)"
+        " WHERE run = ? AND key IN (SELECT value FROM json_each(?))"
+        " GROUP BY key, (version - ?) / ? ORDER BY 1, 2",
         (run, orjson.dumps([*names]).decode(), first, width),
     ):
         curve = found.setdefault(name, MetricCurve(policy_versions=[], values=[]))

@@ -85,7 +85,7 @@ def test_a_journal_at_rest_is_read_and_left_as_it_is(made: Made) -> None:
     assert [one.rollout for one in found] == made.rollouts
     assert [one.task for one in found] == [group.task for group in groups() for _ in range(2)]
     assert made.journal.read_bytes() == before
-    leftovers = {"journal.sqlite", "journal.sqlite.lock", "journal.sqlite.shelf"}
+    leftovers = {f"journal.sqlite{suffix}" for suffix in ("", ".lock", ".shelf", ".history")}
     assert {path.name for path in made.journal.parent.iterdir()} == leftovers
 
 

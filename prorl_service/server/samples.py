@@ -15,8 +15,8 @@ from prorl_service.shelf import history
 
 
 @dataclass(frozen=True, slots=True)
-class _Counts:
-    """Counters since the start of their owner, and when they were read."""
+class _Readings:
+    """Counters, each since the start of what it counts, and when they were read."""
 
     at: float
     """Monotonic time in seconds."""
@@ -28,11 +28,11 @@ class _Counts:
 
 async def keep_samples(service: Service) -> None:
     """Runs as long as the service."""
-    before = _counts(service, service.backends.statuses())
+    before = _readings(service, service.backends.statuses())
     while True:
         await asyncio.sleep(history.SAMPLE_S)
         engines = service.backends.statuses()
-        now = _counts(service, engines)
+        now = _readings(service, engines)
         load = _rates(before, now) | _gauges(service, engines)
         if service.sandboxes is None:
             load[Load.SAMPLED] = None
@@ -40,13 +40,13 @@ async def keep_samples(service: Service) -> None:
         before = now
 
 
-def _counts(service: Service, engines: list[BackendStatus]) -> _Counts:
+def _readings(service: Service, engines: list[BackendStatus]) -> _Readings:
     ends = service.executor.inflight.ends
     sampled = {one.backend_id: one.sampled_tokens for one in engines}
-    return _Counts(time.monotonic(), ends.total(), ends[RolloutState.FAILED], sampled)
+    return _Readings(time.monotonic(), ends.total(), ends[RolloutState.FAILED], sampled)
 
 
-def _rates(before: _Counts, now: _Counts) -> dict[Load, float | None]:
+def _rates(before: _Readings, now: _Readings) -> dict[Load, float | None]:
     took_s = now.at - before.at
     # An engine that was added again counts from 0.
     sampled = sum(

@@ -4,12 +4,12 @@ correction for engines that TRL does not drive, and work at the end.
 `checks` guards the attributes of TRL that are used. `taken` adds the comparison of the loss.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
+from prorl_service.client.policy import HeldPolicy
 from prorl_trl import checks
 from prorl_trl.draws import TrainerDraws
 from prorl_trl.saved import SavedRun
@@ -97,11 +97,9 @@ class OnMain(TrainerCallback):  # type: ignore[misc]
 class StepReports(TrainerCallback):  # type: ignore[misc]
     """Reports to the service of what the trainer logs, at each step that it logs."""
 
-    def __init__(self, report: Callable[[int, Mapping[str, Any]], None]) -> None:
-        self._report = report
+    def __init__(self, training: TrainersService | HeldPolicy) -> None:
+        self._training = training
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any, **_: Any) -> None:
         if state.is_world_process_zero:
-            self._report(state.global_step, logs)
+            self._training.report(state.global_step, logs)

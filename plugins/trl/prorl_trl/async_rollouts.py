@@ -417,7 +417,7 @@ class ProRLWeightTransfer:
         else:
             watch_losses(trainer)
             if trainer is not self._reporting:
-                trainer.add_callback(StepReports(self._versions.policy.report))
+                trainer.add_callback(StepReports(self._versions.policy))
                 self._reporting = trainer
             model = trainer.accelerator.unwrap_model(trainer.model)
             weights = of_checkpoint(model, tensors)

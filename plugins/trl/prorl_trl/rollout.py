@@ -154,7 +154,7 @@ class ProRLRollout:
             checks.warn_about_rewards(trainer, self.reward_funcs)
         draws = self._new_draws(trainer, groups)
         trainer.add_callback(OnMain(saved, draws, self._service))
-        trainer.add_callback(StepReports(self._service.report))
+        trainer.add_callback(StepReports(self._service))
         eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
         given: dict[str, Any] = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}

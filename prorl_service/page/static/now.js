@@ -12,12 +12,11 @@ const RANGES = { "15 min": [900, "15 minutes"], "1 h": [3600, "hour"], "6 h": [2
 
 const failedOf = (status) => Object.values(status.failures).reduce((sum, n) => sum + n, 0);
 
-// Points with a gap where the service was not running. After it, half a step, so that a point that is alone is seen.
+// Points with an empty one where the service was not running.
 function withGaps({ at, load, step_s: step }, names) {
   const points = at.flatMap((time, index) => {
-    const values = names.map((name) => load[name][index]);
-    const begins = index > 0 && time - at[index - 1] > 3 * step;
-    return [...(begins ? [[time - step, ...names.map(() => null)], [time - step / 2, ...values]] : []), [time, ...values]];
+    const point = [time, ...names.map((name) => load[name][index])];
+    return index > 0 && time - at[index - 1] > 3 * step ? [[time - step, ...names.map(() => null)], point] : [point];
   });
   return [0, ...names].map((_, column) => points.map((point) => point[column]));
 }

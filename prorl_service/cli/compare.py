@@ -13,7 +13,8 @@ from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import listed, number
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
-from prorl_service.schemas.views import MAX_ROWS, TaskQuery, TaskRow, VersionRow
+from prorl_service.schemas.training import VersionRow
+from prorl_service.schemas.views import MAX_ROWS, TaskQuery, TaskRow
 from prorl_service.utils.visible import visible_line
 
 MOST_VERSIONS, MOST_TASKS = 20, 20

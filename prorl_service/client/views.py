@@ -6,6 +6,7 @@ from typing import Any
 from prorl_service.client.calls import ServiceCalls
 from prorl_service.client.retries import EventReception, ServiceRequest
 from prorl_service.schemas.history import History
+from prorl_service.schemas.training import Runs, Training
 from prorl_service.schemas.views import (
     MAX_ROWS,
     AgentInfo,
@@ -18,11 +19,9 @@ from prorl_service.schemas.views import (
     RolloutText,
     RowFilter,
     RowQuery,
-    Runs,
     TaskQuery,
     TaskRows,
     TokenSlice,
-    Training,
 )
 
 

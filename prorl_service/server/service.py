@@ -33,7 +33,7 @@ from prorl_service.schemas import (
     ServiceStatus,
 )
 from prorl_service.schemas.history import TrainerStep
-from prorl_service.schemas.views import Training
+from prorl_service.schemas.training import Training
 from prorl_service.server import watchdog
 from prorl_service.shelf.details import Details
 from prorl_service.shelf.events import EventHub
@@ -142,8 +142,8 @@ class Service:
         """Returns what training got by policy version, and these of the trainer's own metrics.
         Raises `ShelfError`."""
         training = await self.lists.training(run, agent)
-        training.metric_names = await self.history.metric_names(training.run)
-        training.metrics = await self.history.curves(training.run, metrics)
+        found = await self.history.metrics(training.run, metrics)
+        training.metric_names, training.metrics = found
         return training
 
     async def report_step(self, step: TrainerStep, training: str | None) -> None:

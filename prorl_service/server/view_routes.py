@@ -19,6 +19,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from prorl_service.agents.description import describe
 from prorl_service.page import files
 from prorl_service.schemas import ID
+from prorl_service.schemas.training import Runs, Training
 from prorl_service.schemas.views import (
     MAX_TOKENS,
     Agents,
@@ -28,11 +29,9 @@ from prorl_service.schemas.views import (
     RolloutQuery,
     RolloutRows,
     RolloutText,
-    Runs,
     TaskQuery,
     TaskRows,
     TokenSlice,
-    Training,
 )
 from prorl_service.server import saved_pages
 from prorl_service.server.service import ServiceDep, json_response

@@ -10,9 +10,9 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -98,13 +98,19 @@ class HistoryFile:
         """Returns the samples from `since` on, a Unix time in seconds. Raises `ShelfError`."""
         return await self._do(lambda: _samples(self._db, since))
 
-    async def metric_names(self, run: str) -> list[str]:
-        """Returns the names of all metrics of a run. Raises `ShelfError`."""
-        return await self._do(lambda: _names(self._db, run))
+    async def metrics(
+        self, run: str, wanted: Collection[str]
+    ) -> tuple[list[str], dict[str, MetricCurve]]:
+        """Returns the names of all metrics of a run, and the curves of those that are wanted; also
+        of a run of another service next to this one. Raises `ShelfError`."""
 
-    async def curves(self, run: str, names: Collection[str]) -> dict[str, MetricCurve]:
-        """Returns these metrics of a run, if it has them. Raises `ShelfError`."""
-        return await self._do(lambda: _curves(self._db, run, names))
+        def found() -> tuple[list[str], dict[str, MetricCurve]]:
+            for db in self._files():
+                if names := _names(db, run):
+                    return names, _curves(db, run, wanted)
+            return [], {}
+
+        return await self._do(found)
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -116,6 +122,17 @@ class HistoryFile:
                 raise ShelfError(f"{self._name} cannot be read: {error}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+
+    def _files(self) -> Iterator[sqlite3.Connection]:
+        """Yields this history, and those of other services in the directory that can be read."""
+        yield self._db
+        others = [] if self._path is None else sorted(self._path.parent.glob("*.history"))
+        for other in others:
+            address = f"{other.resolve().as_uri()}?mode=ro"
+            with suppress(sqlite3.Error), closing(sqlite3.connect(address, uri=True)) as db:
+                db.execute("SELECT max(number) FROM steps")
+                if other != self._path:
+                    yield db
 
     async def _write(self, *statements: tuple[str, tuple[object, ...]]) -> None:
         def write() -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.schemas import TERMINAL_STATES
+from prorl_service.schemas.training import Runs, Training
 from prorl_service.schemas.views import (
     GroupQuery,
     GroupRow,
@@ -21,11 +22,9 @@ from prorl_service.schemas.views import (
     RolloutRows,
     RolloutSort,
     RowFilter,
-    Runs,
     TaskQuery,
     TaskRow,
     TaskRows,
-    Training,
 )
 from prorl_service.shelf import queries, search, task_rows, training
 from prorl_service.shelf.live import LiveRows

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from prorl_service.schemas import Blame, FinishReason, RolloutState
 from prorl_service.schemas.numbers import is_score
-from prorl_service.schemas.views import GroupOutcome, RolloutRow, VersionRow
+from prorl_service.schemas.training import VersionRow
+from prorl_service.schemas.views import GroupOutcome, RolloutRow
 from prorl_service.shelf.rows import blame_of
 
 

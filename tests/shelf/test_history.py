@@ -91,20 +91,30 @@ async def test_a_step_is_reported_in_parts_and_bounded(monkeypatch: pytest.Monke
         await file.add_step("run", step, TrainerStep(step=step, metrics={"loss": step, "kl": 1}))
     await file.add_step("run", 5, TrainerStep(step=5, metrics={"eval_loss": 7, "kl": 3}))
     await file.add_step("other", 5, TrainerStep(step=1, metrics={"loss": 9}))
-    assert await file.metric_names("run") == ["eval_loss", "kl", "loss"]
-    curves = await file.curves("run", ["loss", "kl", "nothing"])
-    assert list(curves) == ["kl", "loss"]
+    names, curves = await file.metrics("run", ["loss", "kl", "nothing"])
+    assert (names, list(curves)) == (["eval_loss", "kl", "loss"], ["kl", "loss"])
     assert (curves["loss"].policy_versions, curves["loss"].values) == ([3, 4, 5], [3, 4, 5])
     assert curves["kl"].values == [1, 1, 3]
-    assert (await file.curves("other", ["loss"]))["loss"].values == [9]
-    assert await file.curves("nobody", ["loss"]) == {}
+    assert (await file.metrics("nobody", ["loss"])) == ([], {})
     monkeypatch.setattr(history, "MAX_POINTS", 2)
-    thinned = (await file.curves("run", ["loss"]))["loss"]
+    thinned = (await file.metrics("run", ["loss"]))[1]["loss"]
     assert (thinned.policy_versions, thinned.values) == ([3, 5], [3.5, 5])
     file.close()
 
 
 # --- the file -----------------------------------------------------------------------------------
+
+
+async def test_a_run_of_another_service_beside_it_is_found(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).touch()
+    (tmp_path / "broken.history").write_bytes(b"not a database" * 100)
+    first, second = HistoryFile(tmp_path / "first"), HistoryFile(tmp_path / "second")
+    await first.add_step("night", 3, TrainerStep(step=4, metrics={"loss": 0.5}))
+    names, curves = await second.metrics("night", ["loss"])
+    assert (names, curves["loss"].values) == (["loss"], [0.5])
+    for file in (first, second):
+        file.close()
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 100, None])

@@ -35,10 +35,10 @@ from prorl_service.server.routes import (
     engine_router,
     health_router,
     rollout_router,
-    sampler_router,
     status_router,
     weights_router,
 )
+from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service
 from prorl_service.server.settings import HttpOptions
 from prorl_service.server.view_routes import page_router, view_router

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi import Path as InPath
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service.errors import InvalidRequest, NotFound
@@ -48,13 +47,6 @@ from prorl_service.schemas import (
     WeightsTerms,
 )
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
-from prorl_service.schemas.sampling import (
-    SAMPLER_ID,
-    Candidates,
-    DrawSpec,
-    SamplerSpec,
-    SamplerStatus,
-)
 from prorl_service.schemas.tracing import read_traceparent
 from prorl_service.server.access import CallerDep, check_own, record, sign
 from prorl_service.server.service import Service, ServiceDep, json_response
@@ -86,13 +78,9 @@ TrainingHeader = Annotated[
     ),
 ]
 
-SamplerPath = Annotated[str, InPath(pattern=SAMPLER_ID)]
-DrawPath = Annotated[str, InPath(pattern=ID)]
-
 rollout_router = APIRouter(tags=["Rollouts"])
 engine_router = APIRouter(tags=["Engines"])
 weights_router = APIRouter(tags=["Weights"])
-sampler_router = APIRouter(tags=["Samplers"])
 status_router = APIRouter(tags=["Service"])
 health_router = APIRouter(tags=["Service"])
 
@@ -383,72 +371,3 @@ async def stream_weights(
     `base`, refused with 412 if the newest weights are others."""
     record(caller, f"sends weights for {training}")
     return await service.backends.weights.load_stream(request.stream(), push, training=training)
-
-
-# --- samplers -----------------------------------------------------------------------------------
-
-
-@sampler_router.put("/samplers/{sampler_id}", summary="Create or join a sampler")
-async def create_sampler(
-    sampler_id: SamplerPath,
-    body: SamplerSpec,
-    service: ServiceDep,
-    training: TrainingHeader = None,
-) -> SamplerStatus:
-    """Makes a sampler, or joins an equal one. A 409 if it exists with another specification."""
-    _check_training(service, training)
-    body.training = body.training or training or service.backends.owner.key
-    return await service.samplers.create(sampler_id, body)
-
-
-@sampler_router.get("/samplers/{sampler_id}", summary="Get a sampler")
-async def get_sampler(
-    sampler_id: SamplerPath,
-    service: ServiceDep,
-    after: Annotated[int, Query(description="A revision that is known already.")] = -1,
-    wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
-) -> SamplerStatus:
-    """Answers when the revision differs from `after`, or after `wait_s`."""
-    return await service.samplers.get(sampler_id).status(after=after, wait_s=wait_s)
-
-
-@sampler_router.post("/samplers/{sampler_id}/groups", summary="Add candidates")
-async def add_candidates(
-    sampler_id: SamplerPath,
-    body: Candidates,
-    service: ServiceDep,
-    caller: CallerDep,
-    traceparent: ParentHeader = None,
-    training: TrainingHeader = None,
-) -> SamplerStatus:
-    """Adds candidates, all or none, idempotent by `group_id`."""
-    _check_training(service, training)
-    sampler = service.samplers.get(sampler_id)
-    adopt(body.groups, traceparent, sampler.core.spec.training)
-    sign(body.groups, caller)
-    return await sampler.add(body.groups, is_last=body.is_last)
-
-
-@sampler_router.put("/samplers/{sampler_id}/draws/{draw_id}", summary="Open a draw")
-async def open_draw(
-    sampler_id: SamplerPath,
-    draw_id: DrawPath,
-    body: DrawSpec,
-    service: ServiceDep,
-    training: TrainingHeader = None,
-) -> SamplerStatus:
-    """Opens a draw, idempotent by `draw_id`. A 409 while another is open."""
-    _check_training(service, training)
-    return await service.samplers.get(sampler_id).draw(draw_id, body)
-
-
-@sampler_router.delete("/samplers/{sampler_id}", summary="Delete a sampler", status_code=204)
-async def delete_sampler(sampler_id: SamplerPath, service: ServiceDep) -> None:
-    """Cancels what it began, and forgets groups that were given and not acknowledged."""
-    await service.samplers.delete(sampler_id)
-
-
-def _check_training(service: Service, training: str | None) -> None:
-    """Raises `PolicyTaken` and `PolicyUnclaimed` for the caller's training, if it names one."""
-    if training is not None:
-        service.backends.check_training(training)

@@ -2,6 +2,9 @@
 
 import json
 import time
+from typing import Any
+
+import httpx
 
 from tests.page.browser import Tab
 
@@ -45,3 +48,8 @@ def stay(tab: Tab, seconds: float) -> None:
 def visible(tab: Tab, selector: str) -> int:
     """Returns the number of such elements."""
     return int(tab.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length"))
+
+
+def answer(http: httpx.Client, path: str, **query: Any) -> Any:
+    """Returns what the service answers to a program."""
+    return http.get(path, params=query).raise_for_status().json()

@@ -203,20 +203,20 @@ def engine(directory: Path) -> Iterator[StubEngine]:
 
 @contextmanager
 def world(
-    directory: Path, *, rollouts: int = 1000, options: tuple[str, ...] = ()
+    directory: Path, *, rollouts: int = 1000, run: str = RUN, options: tuple[str, ...] = ()
 ) -> Iterator[local.LocalProcess]:
     """Runs a service that has ended `rollouts`, over 8 policy versions, and some still running."""
     model, weights = directory / "model", directory / "weights.safetensors"
-    model.mkdir()
+    model.mkdir(exist_ok=True)
     weights.write_bytes(safetensors(b"weights"))
     steps = 8
-    shelf = ("--journal", str(directory / "journal.sqlite"), "--shelf-sample", "1")
+    shelf = ("--journal", str(directory / f"{run}.sqlite"), "--shelf-sample", "1")
     with (
         engine(model) as stub,
         local.service(
             [stub.url],
             log=directory / "service.log",
-            options=["--agent", AGENT, "--sandbox", "process", "--run", RUN, *shelf, *options],
+            options=["--agent", AGENT, "--sandbox", "process", "--run", run, *shelf, *options],
         ) as service,
         trainer(service.url) as client,
     ):

@@ -7,6 +7,8 @@ import { plain } from "./text.js";
 
 const SAMPLE_S = 10;
 const STAGES = ["init", "run", "eval"];
+// States of rollouts at work in a stage.
+const AT_WORK = { init: "init", run: "running", eval: "evaluating" };
 // Ranges of the charts in seconds, by the text of their buttons, and their names.
 const RANGES = { "15 min": [900, "15 minutes"], "1 h": [3600, "hour"], "6 h": [21_600, "6 hours"], "24 h": [86_400, "24 hours"] };
 
@@ -44,7 +46,7 @@ function Stage({ status, stage }) {
   const { [stage]: running = 0 } = status.running;
   return html`<tr><th>${stage.toUpperCase()}</th>
     <td class="number">${status.queues[stage] ?? "–"}</td>
-    <td><meter min="0" max=${workers || 1} value=${running} aria-label="${stage} workers"></meter> ${running} of ${workers}</td></tr>`;
+    <td><meter min="0" max=${workers || 1} value=${running} aria-label="${stage} workers"></meter> <a href=${address("rollouts", { state: AT_WORK[stage], sort: "oldest" })}>${running} of ${workers}</a></td></tr>`;
 }
 
 const OTHER_QUEUES = (status) => Object.entries(status.queues).filter(([name]) => !STAGES.includes(name));

@@ -154,7 +154,7 @@ class Attempt:
     first_turn: int = 0
     """Number of the current conversation's first turn."""
     final_turn: int | None = None
-    """Number of the turn with the agent's answer; None: the last one."""
+    """Number of the turn with the agent's answer, in its calls, too; None: the last one's text."""
     sampled: SampledTurns = field(init=False)
     _releasing: asyncio.Task[None] | None = None
 

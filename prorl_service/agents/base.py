@@ -7,7 +7,7 @@ agent is token-exact and leaks nothing.
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, ParamSpec, cast
 
 from pydantic import BaseModel, JsonValue
@@ -189,9 +189,11 @@ class RolloutContext:
     @property
     def answer(self) -> str:
         """The agent's last words: the text of its last reply, and all text in it if it is a JSON
-        object, and in the calls that end it."""
+        object, and in calls that ended the rollout, such as one of `submit`. Another call is no
+        answer, whatever its arguments say."""
         final = self.attempt.final_turn
-        return words_of(self.reply(self.turns[-1 if final is None else final]))
+        reply = self.reply(self.turns[-1 if final is None else final])
+        return words_of(reply if final is not None else replace(reply, calls=[]))
 
     async def open_sandbox(
         self,
@@ -213,6 +215,7 @@ class RolloutContext:
         """Begins another conversation: its first turn answers this prompt. Limits hold for each."""
         attempt = self.attempt
         attempt.first_turn, attempt.resumed_prompt = len(self.turns), ()
+        attempt.final_turn = None
         attempt.prompt_ids = attempt.chat.prompt_ids(
             prompt.messages, tools=prompt.tools, thinking=self.sampling.thinking
         )

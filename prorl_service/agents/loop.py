@@ -87,6 +87,7 @@ async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
     attempt, prompt_ids = rollout.attempt, rollout.prompt_ids
     if not attempt.resumed_prompt:
         attempt.first_turn = len(rollout.turns)
+    attempt.final_turn = None
     tools.note, attempt.resumed_note = attempt.resumed_note, ""
     for _ in range(len(rollout.turns) - attempt.first_turn, rollout.limits.max_turns):
         if rollout.room(len(prompt_ids)) <= 0:
@@ -97,6 +98,7 @@ async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
             return FinishReason.FINISHED
         answers = await _answers(reply, turn, rollout, tools)
         if tools.ended_rollout:
+            attempt.final_turn = len(rollout.turns) - 1
             return FinishReason.FINISHED
         prompt_ids = rollout.next_prompt(answers)
         await rollout.turn_ended(prompt_ids)

@@ -32,6 +32,8 @@ def backup(journal: Path, directory: Path, /) -> None:
     directory
         New directory for the copy. It gets its name when the copy is whole.
     """
+    if not journal.is_file():
+        raise ProRLError(f"{journal}: no such journal", hint="name the file of --journal")
     if directory.exists():
         raise ProRLError(f"{directory} exists", hint="name a new directory")
     unfinished = directory.with_name(f"{directory.name}{UNFINISHED}")
@@ -41,6 +43,7 @@ def backup(journal: Path, directory: Path, /) -> None:
         _copy_all(journal, unfinished / journal.name)
         unfinished.rename(directory)
     except (OSError, sqlite3.Error) as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise ProRLError(f"{journal} cannot be copied to {directory}: {error}") from error
     print(f"to restore it: prorl serve --journal {directory / journal.name} --resume ...")
 

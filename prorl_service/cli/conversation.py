@@ -149,7 +149,9 @@ def show_verdict(screen: Screen, row: RolloutRow, report: object) -> None:
     if row.reward_components:
         parts = (f"{name}  {number(one)}" for name, one in row.reward_components.items())
         screen.block("parts", "\n".join(parts), fold=True)
-    if row.error is None and (reason := row.finish_reason) and reason in MEANINGS:
+    if row.state is RolloutState.CANCELLED and row.error is None:
+        screen.block("because", "it was not needed any more, or somebody cancelled it")
+    elif row.error is None and (reason := row.finish_reason) and reason in MEANINGS:
         screen.block("because", MEANINGS[reason])
     if report is not None:
         screen.block("report", json_text(report), fold=True)

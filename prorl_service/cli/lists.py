@@ -134,8 +134,9 @@ def show_rollouts(screen: Screen, rows: Sequence[RolloutRow]) -> None:
 
 
 def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
+    by = ["by"] if len({row.client for row in rows}) > 1 else []
     table = table_of(
-        "rollout", "task", "state", "*reward", "*turns", "*version", "*ended", "problem"
+        "rollout", "task", "state", "*reward", "*turns", "*version", "*ended", *by, "problem"
     )
     for row in rows:
         table.add_row(
@@ -146,6 +147,7 @@ def _rollout_table(rows: Sequence[RolloutRow]) -> Table:
             _count(row.turns),
             _count(row.policy_version),
             ago(row.ended_at),
+            *(visible_line(row.client or "", limit=30) for _ in by),
             _found(row.excerpt) if row.excerpt else _problem(row),
         )
     return table

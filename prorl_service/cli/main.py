@@ -39,6 +39,7 @@ COMMANDS = {
         "list": ("lists:list_rollouts", "List rollouts and groups."),
         "compare": ("compare:compare", "Compare a run with another."),
         "show": ("show:show", "Show a rollout, or how those of a group differ."),
+        "cancel": ("cancel:cancel", "Cancel rollouts, by name, group or submitter."),
         "logs": ("lists:logs", "Print what happens at a service."),
         "grafana": ("generated:grafana", "Print a dashboard for Grafana."),
         "alerts": ("generated:alerts", "Print alert rules for Prometheus."),

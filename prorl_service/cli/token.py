@@ -40,7 +40,9 @@ def add(name: str, /, *, role: Role = Role.SUBMIT, file: File = None) -> None:
         'read' looks, 'submit' also submits rollouts and ends its own, 'admin' may do all: a trainer
         needs it, since it pushes weights.
     """
-    print(_tokens(file).add(name, role))
+    tokens = _tokens(file)
+    print(tokens.add(name, role))
+    Screen(sys.stderr).note(f"for services whose --tokens-file is {tokens.path}")
 
 
 @token.command
@@ -53,9 +55,12 @@ def remove(name: str, /, *, file: File = None) -> None:
 def list_(*, file: File = None) -> None:
     """Show whose tokens there are, and their roles."""
     table = Table("name", "role", "added", box=None)
-    for name, one in _tokens(file).read().items():
+    tokens = _tokens(file)
+    for name, one in tokens.read().items():
         table.add_row(name, one.role.value, ago(one.added_at))
-    Screen(sys.stdout).table(table)
+    screen = Screen(sys.stdout)
+    screen.table(table)
+    screen.note(f"in {tokens.path}")
 
 
 def _tokens(file: Path | None) -> TokenFile:

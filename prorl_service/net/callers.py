@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import hmac
 import json
+import logging
 import os
 import re
 import secrets
@@ -24,6 +25,8 @@ from prorl_service.errors import ProRLError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
 PREFIX = "prorl-"
+
+log = logging.getLogger(__name__)
 
 
 class Role(StrEnum):
@@ -62,7 +65,7 @@ class TokenFile:
     """Named tokens by name. Commands change it; services read it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def add(self, name: str, role: Role) -> str:
         """Returns a new token, which is kept nowhere. Raises `ProRLError` for a name that is taken
@@ -75,7 +78,8 @@ class TokenFile:
         with self._changing() as tokens:
             if name in tokens:
                 raise ProRLError(
-                    f"there is a token of {name} already", hint=f"`prorl token remove {name}`"
+                    f"there is a token of {name} already",
+                    hint="remove that first: `prorl token remove`",
                 )
             tokens[name] = NamedToken(role=role, digest=digest_of(token), added_at=time.time())
         return token
@@ -90,25 +94,27 @@ class TokenFile:
     def read(self) -> dict[str, NamedToken]:
         """Raises `ProRLError` for a file that cannot be read."""
         try:
-            return TOKENS.validate_json(self._path.read_bytes())
+            return TOKENS.validate_json(self.path.read_bytes())
         except FileNotFoundError:
             return {}
         except (OSError, ValidationError) as error:
-            problem = str(error).splitlines()[0]
-            raise ProRLError(f"the tokens in {self._path} cannot be read: {problem}") from None
+            problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            hint = "restore it, or remove it and add the tokens again: `prorl token add`"
+            said = f"the tokens in {self.path} cannot be read: {problem}"
+            raise ProRLError(said, hint=hint) from None
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, NamedToken]]:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._path.with_name(f".{self._path.name}.lock").open("w") as lock:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.path.with_name(f".{self.path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = self.read()
             yield tokens
-            draft = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+            draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
                 text = {name: one.model_dump(mode="json") for name, one in tokens.items()}
                 json.dump(text, new, indent=1)
-            draft.replace(self._path)
+            draft.replace(self.path)
 
 
 class TokenCallers:
@@ -121,6 +127,7 @@ class TokenCallers:
         self._file = file
         self._seen: tuple[int, int, int] | None = None
         self._named: dict[str, Caller] = {}
+        self._is_broken = False
         self._refresh()
 
     def find(self, token: str) -> Caller | None:
@@ -130,8 +137,11 @@ class TokenCallers:
             return OWNER
         try:
             self._refresh()
-        except ProRLError:  # nobody with a name may call while it is unknown who was removed
-            self._named, self._seen = {}, None
+        except ProRLError as error:
+            # Nobody with a name may call while it is unknown who was removed.
+            if not self._is_broken:
+                log.error("nobody with a named token may call: %s", error)
+            self._is_broken, self._named, self._seen = True, {}, None
         return self._named.get(digest)
 
     def _refresh(self) -> None:
@@ -145,7 +155,7 @@ class TokenCallers:
         if seen != self._seen:
             tokens = TokenFile(self._file).read()
             self._named = {one.digest: Caller(name, one.role) for name, one in tokens.items()}
-            self._seen = seen
+            self._seen, self._is_broken = seen, False
 
 
 def digest_of(token: str) -> str:

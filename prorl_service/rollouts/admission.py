@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from prorl_service.errors import Conflict, Overloaded, ProRLError
+from prorl_service.errors import Conflict, InvalidRequest, Overloaded, ProRLError
 from prorl_service.rollouts.inflight import InflightGroups
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.tables import AcceptedRow, UnfinishedGroup
@@ -82,24 +82,34 @@ class Admission:
         return [(i, group) for i, group in enumerate(groups) if group.group_id not in known]
 
     def _reserve(self, groups: Sequence[Group]) -> None:
-        """Raises `Overloaded` if there, or of one client, would be too many unfinished rollouts."""
+        """Raises `InvalidRequest` and `Overloaded` if there, or of one client, would be too many
+        unfinished rollouts."""
         added = Counter[str | None]()
         for group in groups:
             added[group.submitter] += len(group.indices)
         unfinished = self._inflight.count() + self._being_accepted.total()
-        self._check_room("", unfinished, added.total(), self._max_unfinished)
+        self._check_room("", unfinished, added.total(), self._max_unfinished, "--max-unfinished")
         if self._max_per_client is not None:
             for client, count in added.items():
                 unfinished = self._inflight.count_of(client) + self._being_accepted[client]
                 who = f" of {client or 'clients without a name'}"
-                self._check_room(who, unfinished, count, self._max_per_client)
+                self._check_room(
+                    who, unfinished, count, self._max_per_client, "--max-unfinished-per-client"
+                )
         self._being_accepted += added
 
-    def _check_room(self, who: str, unfinished: int, added: int, most: int) -> None:
+    def _check_room(self, who: str, unfinished: int, added: int, most: int, option: str) -> None:
+        """Raises `InvalidRequest` for what can never be taken, and `Overloaded`."""
+        if added > most:
+            raise InvalidRequest(
+                f"{added} rollouts are more than may be unfinished{who} at once, {most}",
+                hint=f"submit fewer at once, or start the service with a larger {option}",
+            )
         excess = unfinished + added - most
         if excess > 0:
             raise Overloaded(
-                f"{unfinished} rollouts{who} are unfinished, {added} more would be too many",
+                f"{unfinished} rollouts{who} are unfinished, with {added} more the limit of {most}"
+                " would be passed",
                 hint="submit again when some have ended",
                 retry_after_s=self._seconds_to_end(excess),
             )

@@ -49,6 +49,15 @@ def prorl(*arguments: object, service: LocalProcess) -> str:
 # --- questions of a person ------------------------------------------------------------------------
 
 
+def test_what_hangs_is_cancelled(service: LocalProcess, client: RolloutClient) -> None:
+    client.submit([group(f"stuck-{number}", "slow", [0.0] * 3) for number in range(2)])
+    assert prorl("cancel", "stuck-0.1", service=service) == "1 rollout cancelled\n"
+    assert "because | it was not needed" in prorl("show", "stuck-0.1", service=service)
+    assert prorl("cancel", "stuck-*", "stuck-1", service=service) == "5 rollouts cancelled\n"
+    refused = called("cancel", "stuck-1", "--url", service.url)
+    assert "no rollout of 'stuck-1' is unfinished" in refused.stderr
+
+
 def test_which_rollouts_failed_in_a_step_and_why(service: LocalProcess) -> None:
     shown = prorl("list", "--state", "failed", "--policy-version", "7", service=service)
     for blame in FAILURES:

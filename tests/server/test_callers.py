@@ -105,8 +105,11 @@ async def test_a_client_has_a_share_of_the_unfinished(url: str, tokens: TokenFil
         AsyncRolloutClient(url, token=OWN, retry_s=0) as of_owner,
     ):
         await of_alice.submit([group("a", n=3)])
-        with pytest.raises(ServiceCallError, match="3 rollouts of alice are unfinished"):
+        with pytest.raises(ServiceCallError, match="3 rollouts of alice are unfinished") as full:
             await of_alice.submit([group("b", n=2)])
+        with pytest.raises(ServiceCallError, match="5 rollouts are more than may be") as never:
+            await of_alice.submit([group("b", n=5)])
+        assert [one.value.error.retryable for one in (full, never)] == [True, False]
         await of_owner.submit([group("c", n=4)])
         await of_alice.submit([group("d")])
         outcomes = await asyncio.gather(
@@ -120,7 +123,9 @@ async def test_a_client_has_a_share_of_the_unfinished(url: str, tokens: TokenFil
         assert sum(isinstance(one, list) for one in outcomes) == 4
 
 
-async def test_a_removed_token_is_refused_immediately(url: str, tokens: TokenFile) -> None:
+async def test_a_removed_token_is_refused_immediately(
+    url: str, tokens: TokenFile, caplog: pytest.LogCaptureFixture
+) -> None:
     async def status(token: str) -> int:
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=url, headers=headers) as http:
@@ -135,7 +140,9 @@ async def test_a_removed_token_is_refused_immediately(url: str, tokens: TokenFil
     path = tokens_file()
     assert path is not None
     await asyncio.to_thread(path.write_text, "{not json")
-    assert [await status(again), await status(OWN)] == [401, 200]
+    assert [await status(again), await status(again), await status(OWN)] == [401, 401, 200]
+    [said] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert f"the tokens in {path} cannot be read: Invalid JSON" in said
 
 
 def test_each_route_is_open_to_few() -> None:

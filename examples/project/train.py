@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from statistics import fmean
 
 import torch
 from trl import GRPOConfig, GRPOTrainer
@@ -19,7 +18,7 @@ STEPS = 60
 URL = os.environ.get("PRORL_URL", "http://localhost:8080")
 
 
-def tasks() -> list[Task]:
+def read_tasks() -> list[Task]:
     rows = [json.loads(line) for line in Path("tasks.jsonl").read_text().splitlines()]
     return [
         Task.model_validate({name: one for name, one in row.items() if name != "solution"})
@@ -28,7 +27,8 @@ def tasks() -> list[Task]:
 
 
 def main(model: str) -> None:
-    spec = ProRLSpec(URL, tasks(), limits=Limits(max_turns=3), overlong="keep")
+    tasks = read_tasks()
+    spec = ProRLSpec(URL, tasks, tasks, limits=Limits(max_turns=3), overlong="keep")
     trainer = GRPOTrainer(
         model=model,
         args=GRPOConfig(
@@ -36,6 +36,8 @@ def main(model: str) -> None:
             max_steps=STEPS,
             per_device_train_batch_size=64,
             num_generations=8,
+            per_device_eval_batch_size=64,
+            num_generations_eval=8,
             max_completion_length=96,
             learning_rate=3e-3,  # for a pretrained model 1e-6
             vllm_importance_sampling_mode="token_truncate",
@@ -45,13 +47,15 @@ def main(model: str) -> None:
             report_to="none",
         ),
         train_dataset=spec.train_dataset,
+        eval_dataset=spec.eval_dataset,
         rollout_func=spec.rollout_func,
         reward_funcs=spec.reward_funcs,
     )
+    before = trainer.evaluate()["eval_reward"]
     trainer.train()
     trainer.save_model()
-    rewards = [one["reward"] for one in trainer.state.log_history if "reward" in one]
-    print(f"success: {fmean(rewards[:5]):.2f} at first, {fmean(rewards[-5:]):.2f} at last")
+    after = trainer.evaluate()["eval_reward"]
+    print(f"mean reward on all tasks: {before:.2f} before training, {after:.2f} after it")
 
 
 if __name__ == "__main__":

@@ -21,12 +21,21 @@ from prorl_service.agents.description import describe
 from prorl_service.agents.registry import AgentRegistry, registry_with
 from prorl_service.cli import try_log
 from prorl_service.cli.service import connected
-from prorl_service.cli.try_options import OutputOptions, TrialOptions
-from prorl_service.client.datasets import BadRow, bad_rows, hints, summary, task_from, valid_task
+from prorl_service.cli.try_options import SOLUTION, OutputOptions, TrialOptions
+from prorl_service.client.datasets import (
+    BadRow,
+    NotATask,
+    bad_rows,
+    hints,
+    summary,
+    task_from,
+    valid_task,
+)
 from prorl_service.errors import InvalidRequest, ProRLError, problems_of
 from prorl_service.rollouts.containment import contained, make_handler
 from prorl_service.schemas import (
     Blame,
+    FieldProblem,
     Group,
     Limits,
     Message,
@@ -46,8 +55,6 @@ from prorl_service.utils.visible import visible_line
 SOLVED = 1.0
 """Reward that a solution must get, and an empty attempt must not."""
 LINE_CHARS = 1000
-SOLUTION = "solution"
-"""Key of a row with what solves its task, which is not sent to services."""
 
 Rows = Sequence[tuple[str, "GivenRow"]]
 
@@ -131,7 +138,17 @@ def _schema(registry: AgentRegistry, name: str | None) -> dict[str, Any]:
 def _bad(
     rows: Rows, agent: str | None, ask: Callable[[Sequence[Mapping[str, Any]]], list[TaskProblem]]
 ) -> list[BadRow]:
-    return list(bad_rows(rows, lambda row: row.task(agent), ask))
+    places: dict[str, str] = {}
+
+    def task_of(given: tuple[str, GivenRow]) -> Task:
+        where, row = given
+        task = row.task(agent)
+        if (first := places.setdefault(task.task_id, where)) != where:
+            problem = FieldProblem(field="task_id", message=f"{first} has it too")
+            raise NotATask(task.task_id, [problem])
+        return task
+
+    return list(bad_rows(((where, (where, row)) for where, row in rows), task_of, ask))
 
 
 async def _offline(
@@ -160,6 +177,8 @@ async def _offline(
             *(trials.of(where, row, row.task(agent)) for where, row in good if not rows_only)
         )
     bad += [one for _, some in found for one in some]
+    places = {where: place for place, (where, _) in enumerate(rows)}
+    bad.sort(key=lambda one: places[one.where])
     return bad, [rollout for rollout, some in found if rollout is not None and not some]
 
 
@@ -246,16 +265,24 @@ class GivenRow:
         return self.value.get(SOLUTION) if isinstance(self.value, Mapping) else None
 
     def task(self, agent: str | None) -> Task:
-        """Returns the task, for `agent` if there is one. Raises `ValueError`."""
+        """Returns the task, for `agent` if there is one and the row names none. Raises
+        `ValueError`, also if it names another."""
         if self.problem:
             raise ValueError(self.problem)
         if not isinstance(self.value, Mapping):
             raise ValueError("it is not an object")
         row = {name: one for name, one in self.value.items() if name != SOLUTION}
         if "prompt" in row:
-            return _of_trainer(row, agent)
-        fields = row["task"] if isinstance(row.get("task"), Mapping) else row
-        return valid_task({**fields, "agent": agent} if agent else fields)
+            task = _of_trainer(row, agent)
+        else:
+            fields = row["task"] if isinstance(row.get("task"), Mapping) else row
+            task = valid_task(
+                {**fields, "agent": fields.get("agent") or agent} if agent else fields
+            )
+        if agent is not None and task.agent != agent:
+            problem = FieldProblem(field="agent", message=f"{task.agent!r} is not {agent!r}")
+            raise NotATask(task.task_id, [problem])
+        return task
 
 
 def _of_trainer(row: Mapping[str, Any], agent: str | None) -> Task:
@@ -263,14 +290,13 @@ def _of_trainer(row: Mapping[str, Any], agent: str | None) -> Task:
         raise ValueError("prompt: it must be a list of messages")
     messages = [{k: v for k, v in one.items() if k != "prorl"} for one in row["prompt"]]
     truth = (row.get("reward_model") or {}).get("ground_truth")
-    task = task_from(
+    return task_from(
         messages,
         row.get("prorl") or row["prompt"][-1].get("prorl"),
         default_agent=agent,
         no_agent_hint="name one with --agent",
         data=None if truth is None else {"answer": str(truth)},
     )
-    return task.model_copy(update={"agent": agent}) if agent else task
 
 
 def read_rows(source: Path) -> Iterator[tuple[str, GivenRow]]:

@@ -1,6 +1,5 @@
 """`prorl export`: rollouts in other tools' formats."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -62,31 +61,27 @@ def export(
         rollouts that failed or were cut off.
     """
     wanted = WantedRollouts(min_reward, tuple(agent or ()), only)
-    try:
-        match format:
-            case "jsonl":
-                lines = (one.rollout.model_dump_json(context=PACKED) for one in wanted.of(sources))
-                written = write_lines(lines, out)
-            case "tokens":
-                rows_of = partial(tokens.rows, all_segments=all_segments)
-                rows = wanted.rows(sources, rows_of)
-                written = write_rows(rows, out, tokens.COLUMNS)
-            case "sft":
-                transcriber = _transcriber(tokenizer, reply_format)
-                if transcriber.chat is None:
-                    raise ProRLError(
-                        "--format sft needs --tokenizer: prompts are saved only as tokens",
-                        hint=NO_TOKENIZER,
-                    )
-                rows_of = partial(sft.rows, transcriber=transcriber, all_segments=all_segments)
-                rows = wanted.rows(sources, rows_of)
-                written = write_rows(rows, out, sft.COLUMNS)
-            case "atif":
-                transcriber = _transcriber(tokenizer, reply_format)
-                written = _write_documents(wanted.of(sources), transcriber, out)
-    except BrokenPipeError:  # the reader of the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
+    match format:
+        case "jsonl":
+            lines = (one.rollout.model_dump_json(context=PACKED) for one in wanted.of(sources))
+            written = write_lines(lines, out)
+        case "tokens":
+            rows_of = partial(tokens.rows, all_segments=all_segments)
+            rows = wanted.rows(sources, rows_of)
+            written = write_rows(rows, out, tokens.COLUMNS)
+        case "sft":
+            transcriber = _transcriber(tokenizer, reply_format)
+            if transcriber.chat is None:
+                raise ProRLError(
+                    "--format sft needs --tokenizer: prompts are saved only as tokens",
+                    hint=NO_TOKENIZER,
+                )
+            rows_of = partial(sft.rows, transcriber=transcriber, all_segments=all_segments)
+            rows = wanted.rows(sources, rows_of)
+            written = write_rows(rows, out, sft.COLUMNS)
+        case "atif":
+            transcriber = _transcriber(tokenizer, reply_format)
+            written = _write_documents(wanted.of(sources), transcriber, out)
     _report(wanted, written, out)
 
 

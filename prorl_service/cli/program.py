@@ -3,6 +3,7 @@
 Others end with a traceback. Imports little, so that help is fast.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -62,17 +63,23 @@ def brought(in_wheel: str, in_checkout: str) -> Path:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with code 2 for an error that `report` knows, and with 130 on Ctrl-C, as
-    shells count."""
+    """Ends the program with code 2 for an error that `report` knows and, as shells count, with 130
+    on Ctrl-C and 141 when the reader of its output has seen enough."""
     try:
-        yield
-    except KeyboardInterrupt:
-        _print("stopped by Ctrl-C")
-        sys.exit(130)
-    except Exception as error:
-        if not report(error):
-            raise
-        sys.exit(2)
+        try:
+            yield
+        except KeyboardInterrupt:
+            _print("stopped by Ctrl-C")
+            sys.exit(130)
+        except Exception as error:
+            if not report(error):
+                raise
+            sys.exit(2)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more
+        sys.exit(141)
 
 
 def report(error: Exception) -> bool:

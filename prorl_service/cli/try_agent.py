@@ -41,6 +41,7 @@ def try_agent(
     /,
     *,
     task: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    task_id: Annotated[str | None, Parameter(name="--id")] = None,
     attempts: Annotated[PositiveInt, Parameter(name=("--attempts", "-n"))] = 1,
     harness: str | None = None,
     output: Annotated[OutputOptions, Parameter(name="*")] = OutputOptions(),
@@ -59,7 +60,10 @@ def try_agent(
         The agent: my_agent.py:MyAgent, package.module:MyAgent, or the name of one such as math
         (default: the task's own).
     task
-        JSON file of the task as a trainer sends it, '-' for standard input, or the JSON itself.
+        JSON file of the task as a trainer sends it, '-' for standard input, the JSON itself, or a
+        JSONL file of tasks, such as tasks.jsonl.
+    task_id
+        The task of a JSONL file (default: the first).
     attempts
         Rollouts of the task, all at the same time.
     harness
@@ -70,7 +74,7 @@ def try_agent(
     source = model.source()
     output.check()
     registry, name = (AgentRegistry(), None) if agent is None else registry_with(agent)
-    given = read_task(task, name)
+    given = read_task(task, name, task_id)
     group = Group(
         group_id=f"try-{new_run()}",
         task=given.task if harness is None else with_program_of(harness, given.task),

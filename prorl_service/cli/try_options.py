@@ -142,27 +142,33 @@ IN_GROUPS = ("group_id", "n", "priority", "client", "lease_s", "owner")
 """Fields of a group that do not matter to one rollout."""
 
 
+SOLUTION = "solution"
+"""Key of a data set's row with what solves its task, which is not sent to services."""
+
+
 class GivenTask(WireModel):
     task: Task
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
 
 
-def read_task(given: str, agent: str | None) -> GivenTask:
-    """Reads a task, a group with a task, sampling and limits, or a request with one group. The
-    agent is `agent`, or the task's own if that is None; `task_id` may be missing.
+def read_task(given: str, agent: str | None, task_id: str | None = None) -> GivenTask:
+    """Reads a task, a group with a task, sampling and limits, or a request with one group. A JSONL
+    file has tasks; `task_id` chooses one, by default the first. The agent is `agent`, or the task's
+    own if that is None; a task's `task_id` may be missing, and its `solution` is ignored.
 
     Raises `ProRLError`."""
     where, text = _text(given)
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ProRLError(f"{where} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ProRLError(f"{where} is not a JSON object", hint="give one task")
+    if given.endswith(".jsonl"):
+        value = _row(where, text, task_id)
+    elif task_id is not None:
+        raise ProRLError("--id chooses from a JSONL file", hint="--task tasks.jsonl --id TASK_ID")
+    else:
+        value = _object(where, text)
     group = _group(value)
-    parts = {name: part for name, part in group.items() if name not in IN_GROUPS}
+    parts = {name: part for name, part in group.items() if name not in (*IN_GROUPS, SOLUTION)}
     task = {"task_id": "try", **parts.pop("task")}
+    task.pop(SOLUTION, None)
     if agent is not None:
         task["agent"] = agent
     elif "agent" not in task:
@@ -172,6 +178,28 @@ def read_task(given: str, agent: str | None) -> GivenTask:
     except ValidationError as error:
         hint = nearest_fields(error.errors(), GivenTask)
         raise ProRLError(f"{where}: {problems_of(error)}", hint=hint) from None
+
+
+def _object(where: str, text: str) -> dict[str, Any]:
+    """Raises `ProRLError`."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ProRLError(f"{where} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ProRLError(f"{where} is not a JSON object", hint="give one task")
+    return value
+
+
+def _row(where: str, text: str, task_id: str | None) -> dict[str, Any]:
+    """Returns the first row, or the one of a task. Raises `ProRLError`."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            row = _object(f"{where}, line {number}", line)
+            if task_id in (None, _group(row)["task"].get("task_id")):
+                return row
+    wanted = "row" if task_id is None else f"task {task_id!r}"
+    raise ProRLError(f"{where} has no {wanted}")
 
 
 def _group(value: dict[str, Any]) -> dict[str, Any]:

@@ -244,7 +244,9 @@ def _schema_hint(agent: type[AgentHandler]) -> str:
     about = f"`data` of the agent {agent.name!r}"
     if is_built_in(agent):
         return f"{about}: docs/reference/task_data.md"
+    path = f"{agent.__module__}:{agent.__qualname__}"
     if agent.data_model is None:
-        return f"{about}: see {agent.__module__}:{agent.__qualname__}"
+        return f"{about}: see {path}"
     fields = ", ".join(agent.data_model.model_fields)
-    return f"{about} has {fields}; `prorl check --schema` and `GET /v1/agents` have its schema"
+    schema = f"`prorl check --agent {path} --schema`"
+    return f"{about} has {fields}; {schema} and `GET /v1/agents` have its schema"

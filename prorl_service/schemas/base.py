@@ -3,6 +3,7 @@ error, never a silent default. Those of answers are ignored: the service may be 
 """
 
 import json
+from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
@@ -36,6 +37,14 @@ def encodable_json(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
+
+
+class Choice(StrEnum):
+    """Values that may be given with hyphens for underscores, as commands show their choices."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return next((one for one in cls if one.replace("_", "-") == value), None)
 
 
 class WireModel(BaseModel):

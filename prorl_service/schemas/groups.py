@@ -73,10 +73,17 @@ class Message(WireModel):
 
     @classmethod
     def written(cls, value: JsonValue) -> Self:
-        """Returns a reply that a person wrote, who may leave out its role and an empty content.
-        Raises `ValidationError`, and `ValueError` for another role than the assistant's."""
-        given = {"role": "assistant", "content": "", **value} if isinstance(value, dict) else value
-        message = cls.model_validate(given)
+        """Returns a reply that a person wrote, who may leave out its role, an empty content, and
+        the ids of calls. Raises `ValidationError`, and `ValueError` for another role than the
+        assistant's."""
+        if isinstance(value, dict):
+            value = {"role": "assistant", "content": "", **value}
+            if isinstance(calls := value.get("tool_calls"), list):
+                value["tool_calls"] = [
+                    {"id": f"call{place:05}", **one} if isinstance(one, dict) else one
+                    for place, one in enumerate(calls)
+                ]
+        message = cls.model_validate(value)
         if message.role != "assistant":
             raise ValueError(f"a reply is the assistant's, not the {message.role}'s")
         return message

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from prorl_service.schemas.arrays import Float32Array, Int32Array, RunLengthArray
-from prorl_service.schemas.base import Id, WireModel
+from prorl_service.schemas.base import Choice, Id, WireModel
 from prorl_service.schemas.groups import Sampling
 
 NOT_SAMPLED = -1
@@ -75,7 +75,7 @@ class ErrorResponse(WireModel):
     error: ErrorInfo
 
 
-class FinishReason(StrEnum):
+class FinishReason(Choice):
     """Reason why the agent stopped; only `FINISHED` is its own choice."""
 
     FINISHED = "finished"

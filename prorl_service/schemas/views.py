@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from prorl_service.schemas.activity import Activity
-from prorl_service.schemas.base import MAX_INT32, WireModel
+from prorl_service.schemas.base import MAX_INT32, Choice, WireModel
 from prorl_service.schemas.groups import Limits, Message, Sampling
 from prorl_service.schemas.rollouts import (
     Blame,
@@ -29,7 +29,7 @@ MAX_TOKENS = 4096
 """Most tokens in one slice."""
 
 
-class GroupOutcome(StrEnum):
+class GroupOutcome(Choice):
     """Classes of groups by their rewards. Rollouts without a reward do not count."""
 
     OPEN = "open"

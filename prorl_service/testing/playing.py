@@ -15,6 +15,7 @@ from prorl_service.schemas import (
     FinishReason,
     Group,
     Limits,
+    Message,
     Rollout,
     Sampling,
     Task,
@@ -72,7 +73,7 @@ class Played:
 async def play(
     agent: type[AgentHandler],
     task: Task | Mapping[str, Any],
-    replies: Sequence[Reply],
+    replies: Sequence[Reply | Mapping[str, Any]],
     *,
     sandboxes: SandboxKind | SandboxProvider | None = None,
     sampling: Sampling | None = None,
@@ -83,15 +84,16 @@ async def play(
     """Plays one rollout of `agent`, whose model gives `replies`.
 
     Everything but the model is real: stages with their budgets, sandboxes, tools, scoring. In a
-    `task` given as a mapping, `task_id` and `agent` may be left out. `sandboxes` is a kind, such as
+    `task` given as a mapping, `task_id` and `agent` may be left out. A reply may be what a data
+    set's `solution` has, such as `{"tool_calls": [...]}`. `sandboxes` is a kind, such as
     'process', which isolates nothing, or a provider, such as `FakeSandboxes`; None picks the
     strongest kind that works here, if the agent opens any. `tokenizer` is a model's directory or
     hub name, for its chat template and tool call format; without one, tokens are bytes and the
     format is Qwen3's. `settings` hold MCP servers and a judge.
 
     An agent that fails makes a failed rollout. Raises `InvalidRequest` for a task that the agent
-    refuses, pydantic's `ValidationError` for an invalid task, and `SandboxError` if no kind of
-    sandbox works.
+    refuses, pydantic's `ValidationError` for an invalid task or reply, and `SandboxError` if no
+    kind of sandbox works.
     """
     # Imported here, so that users of the fakes alone do not import the service.
     from prorl_service.server.settings import ServiceSettings
@@ -118,8 +120,9 @@ async def play(
         options = replace(options, sandbox=sandboxes)
     settings = replace(settings, sandboxes=options)
     reply_format = settings.pool.reply_format
+    script = [Message.written(dict(one)) if isinstance(one, Mapping) else one for one in replies]
     async with (
-        scripted_engine([replies], tokenizer=tokenizer, reply_format=reply_format) as engine,
+        scripted_engine([script], tokenizer=tokenizer, reply_format=reply_format) as engine,
         trial_service(registry, [engine.spec], settings, provider=provider) as service,
     ):
         await service.submit([group])

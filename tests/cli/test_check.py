@@ -110,8 +110,27 @@ def test_bad_rows_are_named_by_line_task_and_field(tmp_path: Path) -> None:
         "  line 5: it is not an object",
         "  line 7: it is not JSON: Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1)",
-        "`data` of the agent 'ledger' has answer; `prorl check --schema` and `GET /v1/agents` "
-        "have its schema",
+        "`data` of the agent 'ledger' has answer; `prorl check --agent my_agents:Ledger --schema` "
+        "and `GET /v1/agents` have its schema",
+    ]
+    named = ("--agent", "my_agents:Ledger", "--schema")
+    assert json.loads("\n".join(checked(tmp_path, *named)))["required"] == ["answer"]
+
+
+def test_rows_of_one_id_or_of_another_agent_are_bad_and_all_are_named_in_their_order(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        task(1, solution="It is 2."),
+        task(2, agent="legder"),
+        task(1, data={"answer": "3"}),
+        task(4, agent=None),
+    ]
+    assert checked(tmp_path, lines_of(tmp_path, rows), *OWN, code=1) == [
+        "3 rows cannot be trained on:",
+        "  line 1, task q01: the solution gets 0, not 1",
+        "  line 2, task q02: agent: 'legder' is not 'ledger'",
+        "  line 3, task q01: task_id: line 1 has it too",
     ]
 
 
@@ -134,7 +153,7 @@ def test_solutions_must_get_the_full_reward_and_empty_attempts_less(tmp_path: Pa
 
 
 def test_an_agent_may_know_its_solutions_itself(tmp_path: Path) -> None:
-    file = lines_of(tmp_path, [task(number) for number in range(20, 24)])
+    file = lines_of(tmp_path, [task(number, agent="knowing") for number in range(20, 24)])
     knowing = ("--agent", "my_agents.py:Knowing", "--json", tmp_path / "good.jsonl")
     assert checked(tmp_path, file, *knowing) == [
         "4 tasks can run; 4 with a solution that gets the full reward"
@@ -184,7 +203,7 @@ def test_rows_of_trainers_are_read_too(tmp_path: Path) -> None:
 def test_a_service_checks_the_rows_with_its_own_agents(tmp_path: Path) -> None:
     build_tiny_model(tmp_path / "model")
     (tmp_path / "my_agents.py").write_text(AGENT)
-    file = lines_of(tmp_path, [task(60), task(61, data={}), task(62, agent="stranger")])
+    file = lines_of(tmp_path, [task(60), task(61, data={}), task(62, agent="stranger"), task(60)])
     own = ["--agent", f"{tmp_path}/my_agents.py:Ledger", "--sandbox", "process"]
     with (
         local.engine(tmp_path / "model", log=tmp_path / "engine.log") as engine,
@@ -195,6 +214,7 @@ def test_a_service_checks_the_rows_with_its_own_agents(tmp_path: Path) -> None:
     assert bad[1:3] == [
         "  line 2, task q61: data.answer: Field required",
         "  line 3, task q62: agent: no agent 'stranger'",
+        "  line 4, task q60: task_id: line 1 has it too",
     ]
 
 

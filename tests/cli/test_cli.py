@@ -4,12 +4,17 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_origin
 
 import pytest
+from cyclopts import App
+from cyclopts.argument import Argument
+from pydantic import TypeAdapter
 
 from prorl_service import __version__, local
-from prorl_service.cli.main import COMMANDS
+from prorl_service.cli.main import COMMANDS, app
 from prorl_service.cli.program import one_line_errors
 from tests.cli.called import called, printed
 
@@ -141,6 +146,41 @@ def test_an_argument_that_belongs_to_no_option_is_named() -> None:
         "prorl: 'http://localhost:8000' belongs to no option",
         "  `--help` lists the options",
     ]
+
+
+@pytest.mark.parametrize("words", ["grafana | head -c 9", "alerts | true"])
+def test_a_reader_that_has_seen_enough_ends_any_command_quietly(words: str) -> None:
+    command, program = f"{words}; exit ${{PIPESTATUS[0]}}", " ".join(PRORL)
+    done = subprocess.run(
+        ["bash", "-c", f"{program} {command}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def options_with_choices(of: App) -> Iterator[tuple[Argument, tuple[str, ...]]]:
+    if of.default_command is not None:
+        for option in of.assemble_argument_collection():
+            if choices := option.get_choices():
+                yield option, choices
+    for name in of:
+        if not name.startswith("-"):
+            yield from options_with_choices(of[name])
+
+
+def test_options_take_their_choices_as_the_help_shows_them_and_as_the_api_does() -> None:
+    found = [one for name in SUMMARIES for one in options_with_choices(app[name])]
+    assert {"--sandbox", "--finish-reason", "--outcome", "--role"} <= {one.name for one, _ in found}
+    for option, choices in found:
+        takes = TypeAdapter(option.hint).validate_python
+        for shown in choices:
+            spellings = [shown, shown.replace("-", "_")]
+            many = get_origin(option.resolved_hint) is list
+            [taken, same] = takes(spellings) if many else map(takes, spellings)
+            assert taken == same
 
 
 def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,6 +186,7 @@ QUESTION = json.dumps(MATH)
         (["--task", "list.json", "--replies", "b"], "--task list.json is not a JSON object"),
         (["--task", "latin.json", "--replies", "b"], "--task latin.json: 'utf-8' codec can't"),
         (["--task", "{}", "--replies", "b"], "--task: task.messages: Field required"),
+        (["--task", "{}", "--replies", "b", "--id", "a"], "--id chooses from a JSONL file"),
         (
             ["--task", '{"task": {}, "limits": {"max_turns": 0}}', "--replies", "b"],
             "--task: task.messages: Field required; limits.max_turns: Input should be",
@@ -233,6 +234,28 @@ def test_a_task_comes_from_standard_input_and_rollouts_go_to_standard_output(
     assert rollout.trajectory.finish_reason == "max_turns"  # the group's limit
     assert rollout.trajectory.sampling.temperature == 0.5
     assert "done: max_turns after 1 turn" in tried.stderr
+
+
+def test_a_row_of_a_data_set_is_tried_with_its_replies_as_its_solution_has_them(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {**MATH, "task_id": "m1", "solution": "x"},
+        {"task": {**MATH, "task_id": "m2", "data": {"answer": "4"}}, "solution": "y"},
+    ]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    calls = [{"function": {"name": "bash", "arguments": {"command": "echo $((2 * 2))"}}}]
+    replies = [{"tool_calls": calls}, r"\boxed{4}"]
+    (tmp_path / "replies.jsonl").write_text("\n".join(map(json.dumps, replies)))
+    command = [*COMMAND, "math", "--task", "tasks.jsonl", "--replies", "replies.jsonl"]
+    command += ["--sandbox", "process"]
+    chosen = done([*command, "--id", "m2"], tmp_path)
+    assert "output | 4" in chosen.stdout
+    assert "reward | 1" in chosen.stdout
+    assert "task m1" in done(command, tmp_path).stdout
+    assert done([*command, "--id", "m3"], tmp_path).stderr.splitlines() == [
+        "prorl: --task tasks.jsonl has no task 'm3'"
+    ]
 
 
 HOSTILE = r"""

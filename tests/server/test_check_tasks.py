@@ -131,8 +131,8 @@ async def test_the_hint_for_an_agent_of_ones_own_names_its_fields(
 ) -> None:
     own, ours = await client.check_tasks([ledger(data={}), ledger(agent="math", data={})])
     assert own.hint == (
-        "`data` of the agent 'ledger' has answer; `prorl check --schema` and `GET /v1/agents` "
-        "have its schema"
+        "`data` of the agent 'ledger' has answer; `prorl check --agent "
+        f"{Ledger.__module__}:Ledger --schema` and `GET /v1/agents` have its schema"
     )
     assert ours.hint == "`data` of the agent 'math': docs/reference/task_data.md"
 

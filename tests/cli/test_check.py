@@ -188,16 +188,16 @@ def test_prompts_are_measured_with_the_model(tmp_path: Path) -> None:
 
 
 def test_rows_of_trainers_are_read_too(tmp_path: Path) -> None:
-    payload = json.dumps({"task_id": "q50", "agent": None, "data": {"answer": 7}, "image": None})
+    fields = {"agent": None, "data": {"answer": 7}, "image": None}
     prompt = [{"role": "user", "content": "How much?"}]
-    of_verl = {"prompt": prompt, "prorl": payload}
-    of_trl = {"prompt": [{**prompt[0], "prorl": payload}]}
-    said = "task q50: data.answer: Input should be a valid string"
+    of_verl = {"prompt": prompt, "prorl": json.dumps({"task_id": "q50", **fields})}
+    of_trl = {"prompt": [{**prompt[0], "prorl": json.dumps({"task_id": "q51", **fields})}]}
+    said = "data.answer: Input should be a valid string"
     (tmp_path / "tasks.json").write_text(json.dumps([of_verl, of_trl]))
     bad = checked(tmp_path, "tasks.json", *OWN, code=1)
-    assert bad[1:3] == [f"  row 1, {said}", f"  row 2, {said}"]
+    assert bad[1:3] == [f"  row 1, task q50: {said}", f"  row 2, task q51: {said}"]
     pq.write_table(pa.Table.from_pylist([of_verl]), tmp_path / "tasks.parquet")
-    assert checked(tmp_path, "tasks.parquet", *OWN, code=1)[1] == f"  row 1, {said}"
+    assert checked(tmp_path, "tasks.parquet", *OWN, code=1)[1] == f"  row 1, task q50: {said}"
 
 
 def test_a_service_checks_the_rows_with_its_own_agents(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_service_checks_the_rows_with_its_own_agents(tmp_path: Path) -> None:
     ):
         bad = checked(tmp_path, file, "--url", service.url, code=1)
         assert "nothing was submitted yet" in printed("list", "--url", service.url)
-    assert bad[1:3] == [
+    assert bad[1:4] == [
         "  line 2, task q61: data.answer: Field required",
         "  line 3, task q62: agent: no agent 'stranger'",
         "  line 4, task q60: task_id: line 1 has it too",

@@ -148,15 +148,10 @@ def test_an_argument_that_belongs_to_no_option_is_named() -> None:
     ]
 
 
-@pytest.mark.parametrize("words", ["grafana | head -c 9", "alerts | true"])
-def test_a_reader_that_has_seen_enough_ends_any_command_quietly(words: str) -> None:
-    command, program = f"{words}; exit ${{PIPESTATUS[0]}}", " ".join(PRORL)
+def test_a_reader_that_has_seen_enough_ends_any_command_quietly() -> None:
+    command = f"{' '.join(PRORL)} alerts | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
-        ["bash", "-c", f"{program} {command}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        ["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stderr) == (141, "")
 

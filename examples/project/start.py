@@ -34,7 +34,7 @@ def main() -> None:
     )
     check = ["check", "tasks.jsonl", "--agent", f"agent.py:{Agent.__name__}", "--model", "tiny"]
     subprocess.run(["prorl", *check, "--json", "solved.jsonl"], check=True)
-    extent = ["--steps", "60", "--batch-size", "16", "--learning-rate", "6e-3"]
+    extent = ["--steps", "54", "--batch-size", "16", "--learning-rate", "6e-3"]
     imitate = ["warm-start", "tiny", "solved.jsonl", "--out", "model"]
     subprocess.run(["prorl", *imitate, *extent], check=True)
 

@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from prorl_service.schemas import Limits, Task
 from prorl_trl import ProRLSpec
 
-STEPS = 60
+STEPS = 50
 URL = os.environ.get("PRORL_URL", "http://localhost:8080")
 
 
@@ -33,17 +33,19 @@ def main(model: str) -> None:
         model=model,
         args=GRPOConfig(
             output_dir="trained",
-            max_steps=STEPS,
+            max_steps=2 * STEPS,
+            num_iterations=2,  # the rollouts of a step are learned from twice
             per_device_train_batch_size=64,
             num_generations=8,
             per_device_eval_batch_size=64,
             num_generations_eval=8,
             max_completion_length=96,
-            learning_rate=3e-3,  # for a pretrained model 1e-6
+            learning_rate=1e-3,  # for a pretrained model 1e-6
+            warmup_steps=6,
             vllm_importance_sampling_mode="token_truncate",
             bf16=torch.cuda.is_available(),
             gradient_checkpointing=torch.cuda.is_available(),
-            logging_steps=1,
+            logging_steps=2,
             report_to="none",
         ),
         train_dataset=spec.train_dataset,

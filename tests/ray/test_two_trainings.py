@@ -34,7 +34,8 @@ pytestmark = [
 NODES, STEPS = 2, 2
 TRL_PYTHON = CHECKOUT / ".venv/bin/python"
 """Interpreter of an environment with TRL, whose transformers VeRL does not work with."""
-TRL_ROLLOUTS, VERL_ROLLOUTS = 64 * STEPS, 4 * 4 * STEPS
+EVALUATED = 8 * 8
+TRL_ROLLOUTS, VERL_ROLLOUTS = EVALUATED + 64 * STEPS + EVALUATED, 4 * 4 * STEPS
 TOLERANCE = 1e-3
 PLAN = RunPlan(
     run="",

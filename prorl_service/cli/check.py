@@ -280,7 +280,7 @@ class GivenRow:
                 {**fields, "agent": fields.get("agent") or agent} if agent else fields
             )
         if agent is not None and task.agent != agent:
-            problem = FieldProblem(field="agent", message=f"{task.agent!r} is not {agent!r}")
+            problem = FieldProblem(field="agent", message=f"{task.agent!r}; --agent is {agent!r}")
             raise NotATask(task.task_id, [problem])
         return task
 

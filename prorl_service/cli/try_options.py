@@ -141,7 +141,6 @@ Options = TypeVar("Options", Sampling, Limits)
 IN_GROUPS = ("group_id", "n", "priority", "client", "lease_s", "owner")
 """Fields of a group that do not matter to one rollout."""
 
-
 SOLUTION = "solution"
 """Key of a data set's row with what solves its task, which is not sent to services."""
 
@@ -193,7 +192,7 @@ def _object(where: str, text: str) -> dict[str, Any]:
 
 def _row(where: str, text: str, task_id: str | None) -> dict[str, Any]:
     """Returns the first row, or the one of a task. Raises `ProRLError`."""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             row = _object(f"{where}, line {number}", line)
             if task_id in (None, _group(row)["task"].get("task_id")):

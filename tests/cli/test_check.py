@@ -129,7 +129,7 @@ def test_rows_of_one_id_or_of_another_agent_are_bad_and_all_are_named_in_their_o
     assert checked(tmp_path, lines_of(tmp_path, rows), *OWN, code=1) == [
         "3 rows cannot be trained on:",
         "  line 1, task q01: the solution gets 0, not 1",
-        "  line 2, task q02: agent: 'legder' is not 'ledger'",
+        "  line 2, task q02: agent: 'legder'; --agent is 'ledger'",
         "  line 3, task q01: task_id: line 1 has it too",
     ]
 

@@ -115,10 +115,7 @@ async def test_limits_and_sampling_are_the_rollouts() -> None:
 @pytest.mark.processes
 async def test_a_models_own_template_and_tokens_are_used(tiny_model: Path) -> None:
     calls = [{"function": {"name": "bash", "arguments": {"command": "echo 51"}}}]
-    replies: list[dict[str, Any] | str] = [
-        {"tool_calls": calls},
-        r"\boxed{51}",
-    ]  # as a row's solution has them
+    replies: list[dict[str, Any] | str] = [{"tool_calls": calls}, r"\boxed{51}"]
     played = await play(MathAgent, QUESTION, replies, tokenizer=tiny_model, sandboxes="process")
     assert played.reward == 1.0
     in_bytes = sum(len(prompt.encode()) for prompt in played.prompts[:1])

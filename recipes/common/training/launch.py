@@ -25,6 +25,7 @@ def train(
     checks.check_sandbox(settings)
     checks.check_images(settings, tasks)
     checks.check_service(settings, brought=brought)
+    serving.check_options(settings)
     check_processes(settings)
     check_output(settings)
     model = model_of(settings, make_model)
@@ -59,6 +60,7 @@ def evaluating(
     checks.check_sandbox(settings)
     checks.check_images(settings, tasks)
     checks.check_service(settings, brought=False)
+    serving.check_options(settings)
     starts_engine = settings.model.engine == "reference" and not settings.service.url
     model = model_of(settings, make_model) if starts_engine else Path()
     with serving.service(settings, model, brought=False) as url:

@@ -21,8 +21,7 @@ def read(data: Data, row_of: Callable[[str], Row], id_of: Callable[[Row], str]) 
     """Reads all rows, each a line. Raises `BadSettings`, with a line for each bad row."""
     is_made = str(data.rows.parent) in data.make.split()
     if not data.rows.is_file():
-        hint = data.make if is_made else f"correct data.rows, or make it: {data.make}"
-        raise BadSettings(f"data={data.name}: {data.rows} does not exist", hint=hint)
+        raise BadSettings(f"data={data.name}: {data.rows} does not exist", hint=data.make)
     hint = f"make it again: {data.make}" if is_made else f"what a row looks like: {FORMS}"
     rows: dict[str, Row] = {}
     problems = []

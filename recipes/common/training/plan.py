@@ -32,7 +32,7 @@ def _trainer(settings: Run) -> Iterator[str]:
     yield OmegaConf.to_yaml(OmegaConf.create(_configuration(settings)), resolve=True)
 
 
-def _configuration(settings: Training) -> Any:
+def _configuration(settings: Training, url: str = URL) -> Any:
     if settings.trainer.name == "trl" or importlib.util.find_spec("prorl_verl") is None:
         return settings.arguments()
     from recipes.common.training import verl
@@ -118,7 +118,7 @@ def _check_arguments(settings: Training) -> None:
     if settings.trainer.name == "verl" and importlib.util.find_spec("verl") is not None:
         from recipes.common.training import verl
 
-        verl.check(_configuration(settings))
+        verl.check(_configuration(settings, url="http://127.0.0.1:8080"))
     if settings.trainer.name == "trl" and importlib.util.find_spec("trl") is not None:
         from recipes.common.training import trl
 

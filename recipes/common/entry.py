@@ -27,7 +27,7 @@ from recipes.common.training import plan
 CONFIGS = Path(__file__).parents[2] / "configs"
 HELP = ("--help", "-h")
 DRY_RUN = "--dry-run"
-NO_SUCH_KEY = re.compile(r"Could not override '([^']+)'")
+NO_SUCH_KEY = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
 NOT_CHOSEN = re.compile(r"You must specify '([^']+)'")
 S = TypeVar("S", bound=Run)
 

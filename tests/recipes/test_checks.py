@@ -75,7 +75,7 @@ def test_rows_as_the_page_shows_them_are_problems_of_each_task(tmp_path: Path) -
 
 def test_options_that_the_service_does_not_take_are_refused() -> None:
     serving.check_options(tiny("service.options=[--run-workers,64,--warm-sandboxes,0]"))
-    with pytest.raises(BadSettings, match="Did you mean --run-workers?") as caught:
+    with pytest.raises(BadSettings, match="Did you mean --run-workers") as caught:
         serving.check_options(tiny("service.options=[--run-workrs,64]"))
     assert "serve --help" in caught.value.hint
     with pytest.raises(BadSettings, match="should be a valid integer") as caught:

@@ -38,9 +38,8 @@ def _configuration(settings: Training, url: str = URL) -> Any:
     from recipes.common.training import verl
 
     run, model = settings.output / "run", Path(settings.model.path or "MODEL")
-    return verl.configuration(
-        settings, run / "tasks.parquet", model, settings.service.url or URL, run
-    )
+    url = settings.service.url or url
+    return verl.configuration(settings, run / "tasks.parquet", model, url, run)
 
 
 def _service(settings: Run) -> Iterator[str]:

@@ -54,7 +54,7 @@ def is_before_job(settings: Run) -> bool:
 
 
 def check_trainer(settings: Training) -> None:
-    """Raises `BadSettings` if the trainer, its GPUs or its engine are missing."""
+    """Raises `BadSettings` if the trainer or its engine is not installed."""
     trainer = settings.trainer.name
     if not _is_installed(trainer):
         hint = {
@@ -63,8 +63,6 @@ def check_trainer(settings: Training) -> None:
             "trl": "run scripts/setup, then .venv/bin/python -m recipes...",
         }
         raise BadSettings(f"trainer={trainer} is not installed here", hint=hint[trainer])
-    _check_nodes(settings)
-    _check_gpus(settings)
     if trainer == "verl" and settings.model.engine == "vllm" and not _is_installed("vllm"):
         raise BadSettings(
             f"model={settings.model.name} needs vLLM, which is not installed here",
@@ -80,7 +78,8 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def _check_nodes(settings: Training) -> None:
+def check_nodes(settings: Training) -> None:
+    """Raises `BadSettings` if the cluster is not that of the job, or engines do not fit a node."""
     cluster, parallel = settings.cluster, settings.model.tensor_parallel
     nodes = os.environ.get("SLURM_JOB_NUM_NODES")
     if cluster.name == SLURM and nodes is not None and int(nodes) != cluster.nodes:
@@ -96,7 +95,8 @@ def _check_nodes(settings: Training) -> None:
         )
 
 
-def _check_gpus(settings: Training) -> None:
+def check_gpus(settings: Training) -> None:
+    """Raises `BadSettings` if this machine has too few."""
     wanted = settings.cluster.gpus_per_node
     if is_before_job(settings):
         return

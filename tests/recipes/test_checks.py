@@ -11,7 +11,7 @@ from prorl_service.local import free_port
 from recipes.common import checks
 from recipes.common.data import rows as data_rows
 from recipes.common.settings import BadSettings, Evaluation, Training
-from recipes.common.training import launch, serving
+from recipes.common.training import launch, plan, serving
 from recipes.math_code import tasks as math_tasks
 from recipes.swebench import tasks
 from recipes.swebench.rows import write_rows
@@ -86,14 +86,22 @@ def test_options_that_the_service_does_not_take_are_refused() -> None:
 def test_machines_of_a_job_are_checked_in_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = qwen("cluster=slurm", "cluster.gpus_per_node=1000")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    checks.check_trainer(chosen)
+    checks.check_gpus(chosen)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
     with pytest.raises(BadSettings, match="needs 1000 GPUs on this machine"):
-        checks.check_trainer(chosen)
+        checks.check_gpus(chosen)
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     with pytest.raises(BadSettings, match=r"cluster\.nodes=4, and the job has 2"):
-        checks.check_trainer(chosen)
+        checks.check_nodes(chosen)
+    with pytest.raises(BadSettings, match=r"tensor_parallel=2 do not fill"):
+        checks.check_nodes(training("model=qwen3_8b", "trainer=verl", "cluster.gpus_per_node=5"))
+
+
+def test_a_plan_shows_a_service_that_runs_and_what_it_ignores() -> None:
+    given = ("service.url=http://host:1", "service.options=[--run-workers,64]")
+    shown = plan.text(tiny(*given), [])
+    assert "http://host:1, which runs already; service.options are ignored" in shown
 
 
 def test_missing_instances_are_named(tmp_path: Path) -> None:
@@ -117,8 +125,8 @@ def test_a_model_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_a_large_model_is_refused_without_gpus() -> None:
     with pytest.raises(BadSettings, match=r"needs 1000 GPUs on this machine, which has \d"):
-        checks.check_trainer(qwen("cluster.gpus_per_node=1000"))
-    checks.check_trainer(tiny())
+        checks.check_gpus(qwen("cluster.gpus_per_node=1000"))
+    checks.check_gpus(tiny())
 
 
 def test_a_missing_trainer_is_refused_with_how_to_install_it() -> None:

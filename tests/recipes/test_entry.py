@@ -54,6 +54,11 @@ def test_all_that_is_misspelt_is_in_one_error() -> None:
     assert "agent.max_turn (did you mean agent.limits.max_turns?)" in said
 
 
+def test_rollouts_of_verl_are_saved_by_a_setting() -> None:
+    given = ["trainer=verl", "trainer.arguments.prorl.save=/rollouts"]
+    assert composition("math_code_train", [*CHOSEN, *given]).trainer.arguments.prorl.save
+
+
 def test_options_of_no_parser_are_refused_with_ours(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

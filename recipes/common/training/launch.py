@@ -21,6 +21,8 @@ def train(
     """Trains. `run`: see `records.begin`. Raises `ProRLError`, before work starts if possible."""
     brought = settings.trainer.name == "verl"
     checks.check_trainer(settings)
+    checks.check_nodes(settings)
+    checks.check_gpus(settings)
     checks.check_engines(settings, brought=brought)
     checks.check_sandbox(settings)
     checks.check_images(settings, tasks)

@@ -3,6 +3,7 @@
 import importlib.util
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,9 @@ def missing(settings: Run, tasks_of: Callable[[Run], Sequence[Task]]) -> list[st
         if is_local:
             checks.model_directory(settings.model)
 
+    of_training = (checks.check_trainer, checks.check_nodes, checks.check_gpus, _check_arguments)
     wanted: list[Callable[[], object]] = [
-        *([lambda: checks.check_trainer(settings)] if isinstance(settings, Training) else []),
-        *([lambda: _check_arguments(settings)] if isinstance(settings, Training) else []),
+        *(partial(check, settings) for check in of_training if isinstance(settings, Training)),
         lambda: checks.check_engines(settings, brought=brought),
         *([] if settings.cluster.name == SLURM else [lambda: checks.check_sandbox(settings)]),
         lambda: checks.check_service(settings, brought=brought),

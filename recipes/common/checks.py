@@ -14,6 +14,8 @@ from prorl_service.tokens.chat import ChatFormat
 from recipes.common.settings import BadSettings, Model, Run, Training
 
 FIRST_CONTACT_S = 10.0
+SLURM = "slurm"
+"""Name of the cluster whose GPUs and services are those of a job."""
 
 
 def model_directory(model: Model) -> Path:
@@ -22,8 +24,8 @@ def model_directory(model: Model) -> Path:
     Raises `BadSettings`.
     """
     assert model.path is not None
-    path = Path(model.path).expanduser()
-    if path.is_dir() or model.path.startswith(("/", ".", "~")):
+    if is_local(model.path):
+        path = Path(model.path).expanduser()
         if not (path / "config.json").is_file():
             raise BadSettings(
                 f"model.path={model.path} is not a model's directory: it has no config.json",
@@ -41,8 +43,18 @@ def model_directory(model: Model) -> Path:
         ) from error
 
 
+def is_local(path: str) -> bool:
+    """Returns whether a model's path is a directory's, not a name on the hub."""
+    return path.startswith(("/", ".", "~")) or Path(path).is_dir()
+
+
+def is_before_job(settings: Run) -> bool:
+    """Returns whether a job will run the command, whose machines are not this one."""
+    return settings.cluster.name == SLURM and "SLURM_JOB_ID" not in os.environ
+
+
 def check_trainer(settings: Training) -> None:
-    """Raises `BadSettings` if the trainer, its GPUs or its engine are missing."""
+    """Raises `BadSettings` if the trainer or its engine is not installed."""
     trainer = settings.trainer.name
     if not _is_installed(trainer):
         hint = {
@@ -51,7 +63,6 @@ def check_trainer(settings: Training) -> None:
             "trl": "run scripts/setup, then .venv/bin/python -m recipes...",
         }
         raise BadSettings(f"trainer={trainer} is not installed here", hint=hint[trainer])
-    _check_gpus(settings)
     if trainer == "verl" and settings.model.engine == "vllm" and not _is_installed("vllm"):
         raise BadSettings(
             f"model={settings.model.name} needs vLLM, which is not installed here",
@@ -67,8 +78,28 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def _check_gpus(settings: Training) -> None:
+def check_nodes(settings: Training) -> None:
+    """Raises `BadSettings` if the cluster is not that of the job, or engines do not fit a node."""
+    cluster, parallel = settings.cluster, settings.model.tensor_parallel
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES")
+    if cluster.name == SLURM and nodes is not None and int(nodes) != cluster.nodes:
+        raise BadSettings(
+            f"cluster.nodes={cluster.nodes}, and the job has {nodes}",
+            hint=f"set cluster.nodes={nodes}, or sbatch --nodes={cluster.nodes}: docs/slurm.md",
+        )
+    if settings.trainer.name == "verl" and cluster.gpus_per_node % parallel:
+        raise BadSettings(
+            f"engines of model.tensor_parallel={parallel} do not fill "
+            f"cluster.gpus_per_node={cluster.gpus_per_node}",
+            hint="make the number of GPUs a multiple",
+        )
+
+
+def check_gpus(settings: Training) -> None:
+    """Raises `BadSettings` if this machine has too few."""
     wanted = settings.cluster.gpus_per_node
+    if is_before_job(settings):
+        return
     if settings.model.engine == "reference" or os.environ.get("RAY_ADDRESS"):
         return  # a tiny model, or GPUs of other machines
     import torch

@@ -1,6 +1,7 @@
 """The commands of recipes: Hydra's composition with one-line errors, `--help`, and `--dry-run`.
 
-A command is a function of its checked settings. Nothing here knows a recipe.
+A command is a function of its checked settings, and has a function that makes the tasks. Nothing
+here knows a recipe.
 """
 
 import re
@@ -19,21 +20,23 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 
 from prorl_service.cli.program import one_line_errors
+from prorl_service.schemas import Task
 from recipes.common.settings import BadSettings, Run, settings_of
 from recipes.common.training import plan
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 HELP = ("--help", "-h")
 DRY_RUN = "--dry-run"
-NO_SUCH_KEY = re.compile(r"Could not override '([^']+)'")
+NO_SUCH_KEY = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
 NOT_CHOSEN = re.compile(r"You must specify '([^']+)'")
 S = TypeVar("S", bound=Run)
 
 
 def command(
-    kind: type[S], config_name: str, *examples: str
+    kind: type[S], config_name: str, tasks_of: Callable[[Run], Sequence[Task]], *examples: str
 ) -> Callable[[Callable[[S, DictConfig], None]], Callable[[], None]]:
-    """Makes a program of `work(settings, config)`. `examples`: arguments that `--help` shows."""
+    """Makes a program of `work(settings, config)`. `tasks_of`: reads the data, and raises
+    `BadSettings` if it cannot. `examples`: arguments that `--help` shows."""
 
     def decorate(work: Callable[[S, DictConfig], None]) -> Callable[[], None]:
         @wraps(work)
@@ -49,12 +52,16 @@ def command(
                     print(help_text(config_name, examples))
                     return
                 given = [one for one in arguments if one != DRY_RUN]
-                of_hydra = get_args_parser().parse_args(given)
+                of_hydra, unknown = get_args_parser().parse_known_args(given)
+                if unknown:
+                    raise _no_options(unknown)
                 if not of_hydra.multirun and of_hydra.config_dir is None:
                     config = composition(config_name, of_hydra.overrides)
                     if given != arguments:
-                        print(plan.text(settings_of(kind, config)))
-                        return
+                        settings = settings_of(kind, config)
+                        missing = plan.missing(settings, tasks_of)
+                        print(plan.text(settings, missing))
+                        sys.exit(bool(missing))
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(
                 composed
             )()
@@ -65,39 +72,73 @@ def command(
 
 
 def composition(config_name: str, overrides: Sequence[str]) -> DictConfig:
-    """Composes a configuration. Raises `BadSettings` with the nearest name for one that is not
+    """Composes a configuration. Raises `BadSettings` with the nearest names for all that are not
     there."""
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            try:
-                return hydra.compose(config_name, list(overrides))
-            except HydraException as error:
-                raise _readable(error, config_name, overrides) from error
+            return _composed(config_name, list(overrides))
     finally:
         GlobalHydra.instance().clear()
 
 
-def _readable(error: HydraException, config_name: str, overrides: Sequence[str]) -> BadSettings:
+def _composed(config_name: str, overrides: list[str]) -> DictConfig:
+    problems, unknown = [], []
+    while True:
+        try:
+            config = hydra.compose(config_name, overrides)
+            break
+        except HydraException as error:
+            if (found := NO_SUCH_KEY.search(str(error))) is not None:
+                unknown.append(found[1])
+                rest = [one for one in overrides if _name(one) != found[1]]
+            elif isinstance(error, MissingConfigException) and error.options:
+                group, _, name = str(error.missing_cfg_file).rpartition("/")
+                problems.append(
+                    _unknown(f"{group}={name}", name, f"choices of {group}", error.options)
+                )
+                rest = [*overrides, f"{group}={error.options[0]}"]  # goes on with any choice
+                rest.remove(next(one for one in overrides if _name(one) == group))
+            else:
+                raise _readable(error) from error
+            overrides = rest
+    known = list(keys_of(config)) if unknown else []
+    problems += [_unknown(key, key, "settings", known) for key in unknown]
+    if len(problems) == 1:
+        raise BadSettings(problems[0][0], hint=problems[0][1])
+    if problems:
+        raise BadSettings("; ".join(f"{what} ({hint})" for what, hint in problems))
+    return config
+
+
+def _name(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0].partition("@")[0]
+
+
+def _readable(error: HydraException) -> BadSettings:
     text = str(error)
-    if isinstance(error, MissingConfigException) and error.options:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return _unknown(f"{group}={name}", name, f"choices of {group}", error.options)
     if (found := NOT_CHOSEN.search(text)) is not None:
         group = found[1]
         return BadSettings(f"{group} is missing", hint=f"set {group}= to {_listed(group)}")
-    if (found := NO_SUCH_KEY.search(text)) is not None:
-        key = found[1]
-        rest = [one for one in overrides if one.lstrip("+~").partition("=")[0] != key]
-        known = list(keys_of(hydra.compose(config_name, rest)))
-        return _unknown(key, key, "settings", known)
     return BadSettings(text.splitlines()[0], hint="settings are written NAME=VALUE; see `--help`")
 
 
-def _unknown(what: str, name: str, kind: str, known: Sequence[str]) -> BadSettings:
+def _unknown(what: str, name: str, kind: str, known: Sequence[str]) -> tuple[str, str]:
+    """Returns what is not there, and what was meant."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"{kind}: {', '.join(known)}"
-    return BadSettings(f"there is no {what}", hint=hint if len(known) < 40 or near else "--help")
+    return f"there is no {what}", hint if len(known) < 40 or near else "--help"
+
+
+def _no_options(unknown: Sequence[str]) -> BadSettings:
+    meant = []
+    for one in unknown:
+        name, is_setting, value = one.lstrip("-").partition("=")
+        near = get_close_matches(one, [*HELP, DRY_RUN, "--cfg"], n=1, cutoff=0.5)
+        meant.append(f"{name}={value}" if is_setting else near[0] if near else "--help")
+    return BadSettings(
+        f"there is no option {', '.join(unknown)}", hint=f"did you mean {', '.join(meant)}?"
+    )
 
 
 def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
@@ -125,7 +166,8 @@ def help_text(config_name: str, examples: Sequence[str]) -> str:
             *choices,
             "",
             "`--cfg job` prints all settings, such as algorithm.learning_rate=1e-6.",
-            f"`{DRY_RUN}` prints what would run and all that is missing, and starts nothing.",
+            f"`{DRY_RUN}` prints what would run and all that is missing, and starts nothing;",
+            "  the exit status is 1 if something is missing.",
             "",
             *(f"  {program} {one}" for one in examples),
         ]

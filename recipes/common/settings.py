@@ -29,7 +29,7 @@ class BadSettings(ProRLError):
 
 class Service(WireModel):
     url: ServiceUrl | None = None
-    options: list[str]
+    options: list[Annotated[str, Field(coerce_numbers_to_str=True)]]
 
 
 class WarmStart(WireModel):

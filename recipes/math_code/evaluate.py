@@ -35,6 +35,7 @@ GRADERS = {
 @command(
     Evaluation,
     "math_code_evaluate",
+    tasks.of,
     "task=math model=tiny",
     "task=math model=qwen3_4b engines=[http://gpu1:8000] seeds=4 pass_at_k=[4]",
 )

@@ -8,12 +8,12 @@ from prorl_service.sandbox.cache import cache_root
 from prorl_service.schemas import Task
 from recipes.common.data import rows as data_rows
 from recipes.common.settings import BadSettings, Run
-from recipes.math_code.rows import Problem, read_rows
+from recipes.math_code.rows import PROBLEM, Problem
 
 
 def problems_of(settings: Run) -> list[Problem]:
     """Returns the run's problems. Raises `BadSettings`, also if one is not for the agent."""
-    rows = data_rows.read(settings.data, read_rows, attrgetter("problem_id"))
+    rows = data_rows.read(settings.data, PROBLEM.validate_json, attrgetter("problem_id"))
     chosen = data_rows.chosen(settings.data, rows)
     if others := {problem.kind for problem in chosen} - {settings.agent.name}:
         raise BadSettings(
@@ -27,6 +27,11 @@ def tasks_of(settings: Run, problems: Sequence[Problem]) -> list[Task]:
     """Makes tasks of the problems. Raises `BadSettings`."""
     made = data_rows.tasks(settings, problems, lambda problem, options: problem.task(options))
     return [task.model_copy(update={"image": settings.agent.image}) for task in made]
+
+
+def of(settings: Run) -> list[Task]:
+    """Reads the run's tasks. Raises `BadSettings`."""
+    return tasks_of(settings, problems_of(settings))
 
 
 def tiny_model(settings: Run) -> Path:

@@ -16,6 +16,7 @@ from recipes.math_code import tasks
 @command(
     Training,
     "math_code_train",
+    tasks.of,
     "task=math model=tiny trainer=trl",
     "task=math model=qwen3_4b trainer=verl",
     "task=math model=smollm2 trainer=trl steps=10",

@@ -37,6 +37,12 @@ requeue_unless_ended() { # ended by scancel, or by Slurm, which then requeued th
     [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" != RUNNING ] || scontrol requeue "$SLURM_JOB_ID"
 }
 
+check_command() { # ends the script if a recipe's COMMAND... lacks something; other commands are not run
+    case " $* " in
+    *" -m recipes."*) "$@" --dry-run || exit 2 ;;
+    esac
+}
+
 run_command() { # runs COMMAND..., and passes SIGTERM on; sets status, and terminated if there was one
     "$@" &
     local command=$!

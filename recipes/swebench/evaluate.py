@@ -23,6 +23,7 @@ from recipes.swebench.rows import SweInstance
 @command(
     Evaluation,
     "swebench_evaluate",
+    tasks.of,
     "model=tiny",
     "model=qwen3_8b engines=[http://gpu1:8000]",
 )

@@ -8,17 +8,22 @@ from prorl_service.sandbox.cache import cache_root
 from prorl_service.schemas import Task
 from recipes.common.data import rows as data_rows
 from recipes.common.settings import BadSettings, Run
-from recipes.swebench.rows import SweInstance, read_rows
+from recipes.swebench.rows import SweInstance
 
 
 def rows_of(settings: Run) -> dict[str, SweInstance]:
     """Reads all rows, by id. Raises `BadSettings`."""
-    return data_rows.read(settings.data, read_rows, attrgetter("instance_id"))
+    return data_rows.read(settings.data, SweInstance.model_validate_json, attrgetter("instance_id"))
 
 
 def tasks_of(settings: Run, rows: Sequence[SweInstance]) -> list[Task]:
     """Makes tasks of the rows. Raises `BadSettings`."""
     return data_rows.tasks(settings, rows, SweInstance.task)
+
+
+def of(settings: Run) -> list[Task]:
+    """Reads the run's tasks. Raises `BadSettings`."""
+    return tasks_of(settings, data_rows.chosen(settings.data, rows_of(settings)))
 
 
 def tiny_model(settings: Run, rows: Mapping[str, SweInstance]) -> Path:

@@ -17,6 +17,7 @@ from recipes.swebench import tasks
 @command(
     Training,
     "swebench_train",
+    tasks.of,
     "model=tiny trainer=trl",
     "model=qwen3_8b trainer=verl",
     "model=qwen3_14b trainer=verl cluster=slurm",

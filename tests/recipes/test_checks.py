@@ -11,7 +11,8 @@ from prorl_service.local import free_port
 from recipes.common import checks
 from recipes.common.data import rows as data_rows
 from recipes.common.settings import BadSettings, Evaluation, Training
-from recipes.common.training import launch
+from recipes.common.training import launch, plan, serving
+from recipes.math_code import tasks as math_tasks
 from recipes.swebench import tasks
 from recipes.swebench.rows import write_rows
 from tests.recipes.composed_settings import settings
@@ -42,11 +43,65 @@ def test_a_command_fails_with_one_line_and_a_hint(tmp_path: Path) -> None:
     assert hint.startswith("  python -m recipes.swebench.prepare --dataset skyrl_293")
 
 
-def test_broken_rows_are_refused(tmp_path: Path) -> None:
+def test_broken_rows_are_refused_with_a_line_each(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"instance_id": "a"}\n')
-    with pytest.raises(BadSettings, match="has a line that cannot be used"):
+    rows.write_text('{"instance_id": "a"}\n\nno JSON\n' + "{}\n" * data_rows.SHOWN)
+    with pytest.raises(BadSettings) as caught:
         tasks.rows_of(tiny(f"data.rows={rows}"))
+    first, *bad = caught.value.message.splitlines()
+    assert first == f"{rows} has rows that cannot be used"
+    assert bad[0].startswith("  line 1: repo: Field required; ")
+    assert bad[1].startswith("  line 3: Invalid JSON")
+    assert bad[-1] == "  and 2 more"
+    assert len(bad) == data_rows.SHOWN + 1
+    assert "https:" not in caught.value.message
+    assert "again" not in caught.value.hint
+
+
+def test_rows_as_the_page_shows_them_are_problems_of_each_task(tmp_path: Path) -> None:
+    page = (ROOT / "docs/recipes.md").read_text()
+    lines = page.partition("### Rows of your own")[2].partition("```json\n")[2].partition("```")[0]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(lines)
+    for task in ("math", "code", "stem", "reasoning_gym"):
+        given = [f"task={task}", "model=tiny", "trainer=trl", f"data.rows={rows}"]
+        chosen = settings(Training, "math_code_train", *given, f"data.only=[{task[0]}1]")
+        [made] = math_tasks.of(chosen)
+        assert made.agent == task
+    rows.write_text('{"problem_id": "m1"}\n')
+    with pytest.raises(BadSettings, match="line 1: kind: Field required"):
+        math_tasks.of(chosen)
+
+
+def test_options_that_the_service_does_not_take_are_refused() -> None:
+    serving.check_options(tiny("service.options=[--run-workers,64,--warm-sandboxes,0]"))
+    with pytest.raises(BadSettings, match="Did you mean --run-workers") as caught:
+        serving.check_options(tiny("service.options=[--run-workrs,64]"))
+    assert "serve --help" in caught.value.hint
+    with pytest.raises(BadSettings, match="should be a valid integer") as caught:
+        serving.check_options(tiny("service.options=[--run-workers,x]"))
+    assert "https:" not in caught.value.message
+
+
+def test_machines_of_a_job_are_checked_in_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = qwen("cluster=slurm", "cluster.gpus_per_node=1000")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    checks.check_gpus(chosen)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    with pytest.raises(BadSettings, match="needs 1000 GPUs on this machine"):
+        checks.check_gpus(chosen)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    with pytest.raises(BadSettings, match=r"cluster\.nodes=4, and the job has 2"):
+        checks.check_nodes(chosen)
+    with pytest.raises(BadSettings, match=r"tensor_parallel=2 do not fill"):
+        checks.check_nodes(training("model=qwen3_8b", "trainer=verl", "cluster.gpus_per_node=5"))
+
+
+def test_a_plan_shows_a_service_that_runs_and_what_it_ignores() -> None:
+    given = ("service.url=http://host:1", "service.options=[--run-workers,64]")
+    shown = plan.text(tiny(*given), [])
+    assert "http://host:1, which runs already; service.options are ignored" in shown
 
 
 def test_missing_instances_are_named(tmp_path: Path) -> None:
@@ -70,8 +125,8 @@ def test_a_model_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_a_large_model_is_refused_without_gpus() -> None:
     with pytest.raises(BadSettings, match=r"needs 1000 GPUs on this machine, which has \d"):
-        checks.check_trainer(qwen("cluster.gpus_per_node=1000"))
-    checks.check_trainer(tiny())
+        checks.check_gpus(qwen("cluster.gpus_per_node=1000"))
+    checks.check_gpus(tiny())
 
 
 def test_a_missing_trainer_is_refused_with_how_to_install_it() -> None:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,7 +11,6 @@ from prorl_service.errors import ProRLError
 from recipes.common.entry import composition, keys_of
 from recipes.common.settings import BadSettings
 from recipes.math_code import train as math_train
-from recipes.swebench import evaluate as swe_evaluate
 
 CHOSEN = ["task=math", "model=tiny"]
 
@@ -45,6 +45,41 @@ def test_a_choice_that_is_not_there_is_refused_with_the_choices() -> None:
     refusal(*CHOSEN, "steps")
 
 
+def test_all_that_is_misspelt_is_in_one_error() -> None:
+    wrong = ["task=math", "model=tin", "cluster.node=1", "agent.max_turn=3", "~sed"]
+    said = refusal(*wrong).message
+    for one in ("model=tin (did you mean tiny?)", "cluster.node (did you mean cluster.nodes?)"):
+        assert f"there is no {one}" in said
+    assert "there is no sed (did you mean seed?)" in said
+    assert "agent.max_turn (did you mean agent.limits.max_turns?)" in said
+
+
+def test_rollouts_of_verl_are_saved_by_a_setting() -> None:
+    given = ["trainer=verl", "trainer.arguments.prorl.save=/rollouts"]
+    assert composition("math_code_train", [*CHOSEN, *given]).trainer.arguments.prorl.save
+
+
+def test_options_of_no_parser_are_refused_with_ours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", *CHOSEN, "--dryrun", "--cluster=slurm"])
+    with pytest.raises(SystemExit):
+        math_train.main()
+    assert capsys.readouterr().err.splitlines() == [
+        "prorl: there is no option --dryrun, --cluster=slurm",
+        "  did you mean --dry-run, cluster=slurm?",
+    ]
+
+
+def dry_run(*arguments: str) -> object:
+    """Returns the exit status."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["train", *arguments, "--dry-run"])
+        with pytest.raises(SystemExit) as ended:
+            math_train.main()
+    return ended.value.code
+
+
 def test_help_lists_choices_and_examples(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,18 +90,39 @@ def test_help_lists_choices_and_examples(
     assert "task=math model=qwen3_4b trainer=verl" in shown
 
 
-def test_a_dry_run_lists_all_that_is_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_lists_all_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = ["model=qwen3_8b", "data.rows=/nowhere/rows.jsonl", "cluster.gpus_per_node=3"]
-    monkeypatch.setattr(sys, "argv", ["train", "task=math", "trainer=trl", *wrong, "--dry-run"])
-    math_train.main()
+    wrong += ["+trainer.arguments.num_generation=3", "service.options=[--run-workrs,64]"]
+    assert dry_run("task=math", "trainer=trl", *wrong, "model.path=/nope") == 1
     shown = capsys.readouterr().out
     assert "num_generations: " in shown
     assert "prorl serve --sandbox " in shown
     missing = shown.partition("# Missing\n")[2]
-    for said in ("GPUs on this machine", "needs an engine", "/nowhere/rows.jsonl is not there"):
+    for said in (
+        *("GPUs on this machine", "needs an engine", "/nowhere/rows.jsonl does not exist"),
+        *("GRPOConfig has no num_generation", "Unknown option: --run-workrs", "path=/nope is not"),
+    ):
         assert said in missing
-    monkeypatch.setattr(sys, "argv", ["evaluate", "model=tiny", "--dry-run"])
-    swe_evaluate.main()
-    assert "# Service\nprorl serve" in capsys.readouterr().out
+
+
+def test_a_dry_run_for_a_job_leaves_the_jobs_machines_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    dry_run("task=math", "trainer=trl", "model=qwen3_8b", "cluster=slurm")
+    shown = capsys.readouterr().out
+    assert "GPUs are not checked here" in shown
+    assert "which has" not in shown
+
+
+def test_a_dry_run_without_anything_missing_succeeds(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        '{"kind": "math", "problem_id": "1", "source": "", "question": "6*7?", "answer": "42"}\n'
+    )
+    assert dry_run(*CHOSEN, "trainer=trl", f"data.rows={rows}", f"output={tmp_path}") == 0
+    shown = capsys.readouterr().out
+    assert "# Nothing is missing" in shown
+    assert f"--journal {tmp_path}/journal.sqlite --resume" in shown

@@ -17,22 +17,30 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
     def on_job_start(self, config: Any, **_: Any) -> None:
         """Raises `SystemExit`: Hydra continues after any other exception."""
         try:
-            contract.check()
-            sections = plain(config)
-            settings = settings_of(sections)
-            checks.check_configuration(sections, settings)
+            sections, settings = configured(config)
             checks.check_service(sections, settings)
             for ignored in checks.ignored(sections):
                 sys.stderr.write(f"prorl: warning: {ignored}\n")
             sys.stderr.write(f"prorl: watch the rollouts at {settings.url}\n")
-        except ValidationError as error:
-            problems = [*map(_described, error.errors()), nearest_fields(error.errors(), Settings)]
-            _fail("; ".join(filter(None, problems)))
         except ProRLError as error:
             is_said = error.hint in error.message  # as in the message of a failed call
             _fail(error.message if is_said else f"{error.message}\n  {error.hint}")
         except (OSError, ValueError, OmegaConfBaseException) as error:
             _fail(str(error))
+
+
+def configured(config: Any) -> tuple[dict[str, Any], Settings]:
+    """Returns the sections of VeRL's configuration and the settings in them, checked. Asks no
+    service. Raises `ProRLError`."""
+    contract.check()
+    sections = plain(config)
+    try:
+        settings = settings_of(sections)
+    except ValidationError as error:
+        problems = [*map(_described, error.errors()), nearest_fields(error.errors(), Settings)]
+        raise checks.BadConfiguration("; ".join(filter(None, problems))) from error
+    checks.check_configuration(sections, settings)
+    return sections, settings
 
 
 def _described(problem: Any) -> str:

@@ -1,36 +1,54 @@
 """The rows of a run's data set, by id: read, chosen, made into tasks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from prorl_service.client.harness import with_harness
-from prorl_service.errors import InvalidRequest
+from prorl_service.errors import InvalidRequest, problems_of
 from prorl_service.gateway.harnesses import store
 from prorl_service.schemas import Task
 from recipes.common.settings import BadSettings, Data, Run
 
+FORMS = "docs/recipes.md, Rows of your own; docs/swe.md, Rows"
+SHOWN = 5
+"""Most bad rows that an error names."""
 Row = TypeVar("Row")
 
 
-def read(
-    data: Data, reader: Callable[[Path], Sequence[Row]], id_of: Callable[[Row], str]
-) -> dict[str, Row]:
-    """Reads all rows. Raises `BadSettings`."""
+def read(data: Data, row_of: Callable[[str], Row], id_of: Callable[[Row], str]) -> dict[str, Row]:
+    """Reads all rows, each a line. Raises `BadSettings`, with a line for each bad row."""
+    is_made = str(data.rows.parent) in data.make.split()
     if not data.rows.is_file():
         raise BadSettings(f"data={data.name}: {data.rows} does not exist", hint=data.make)
+    hint = f"make it again: {data.make}" if is_made else f"what a row looks like: {FORMS}"
+    rows: dict[str, Row] = {}
+    problems = []
     try:
-        rows = {id_of(row): row for row in reader(data.rows)}
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise BadSettings(
-            f"{data.rows} has a line that cannot be used: {error}",
-            hint=f"make it again: {data.make}",
-        ) from error
+        # Not splitlines(): it also splits at characters that JSON does not escape.
+        for number, line in enumerate(data.rows.read_text().split("\n"), 1):
+            try:
+                row = row_of(line) if line else None
+            except ValidationError as error:
+                problems.append(f"line {number}: {_problems(error)}")
+            else:
+                rows |= {} if row is None else {id_of(row): row}
+    except UnicodeDecodeError as error:
+        raise BadSettings(f"{data.rows} is not UTF-8: {error.reason}", hint=hint) from error
+    if problems:
+        more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        said = [f"{data.rows} has rows that cannot be used", *problems[:SHOWN], *more]
+        raise BadSettings("\n  ".join(said), hint=hint)
     if not rows:
-        raise BadSettings(f"{data.rows} is empty", hint=data.make)
+        raise BadSettings(f"{data.rows} is empty", hint=hint)
     return rows
+
+
+def _problems(error: ValidationError) -> str:
+    if error.errors()[0]["type"] == "union_tag_not_found":
+        return "kind: Field required"
+    return problems_of(error).removeprefix(": ")
 
 
 def chosen(data: Data, rows: Mapping[str, Row]) -> list[Row]:

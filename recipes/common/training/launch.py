@@ -21,10 +21,13 @@ def train(
     """Trains. `run`: see `records.begin`. Raises `ProRLError`, before work starts if possible."""
     brought = settings.trainer.name == "verl"
     checks.check_trainer(settings)
+    checks.check_nodes(settings)
+    checks.check_gpus(settings)
     checks.check_engines(settings, brought=brought)
     checks.check_sandbox(settings)
     checks.check_images(settings, tasks)
     checks.check_service(settings, brought=brought)
+    serving.check_options(settings)
     check_processes(settings)
     check_output(settings)
     model = model_of(settings, make_model)
@@ -59,6 +62,7 @@ def evaluating(
     checks.check_sandbox(settings)
     checks.check_images(settings, tasks)
     checks.check_service(settings, brought=False)
+    serving.check_options(settings)
     starts_engine = settings.model.engine == "reference" and not settings.service.url
     model = model_of(settings, make_model) if starts_engine else Path()
     with serving.service(settings, model, brought=False) as url:

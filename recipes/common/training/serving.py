@@ -4,8 +4,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from cyclopts import CycloptsError
+from pydantic import ValidationError
+
 from prorl_service import local
-from recipes.common.settings import Run
+from prorl_service.cli.main import app
+from prorl_service.errors import problems_of
+from recipes.common.settings import BadSettings, Run
 
 
 @contextmanager
@@ -27,6 +32,24 @@ def service(settings: Run, model: Path, *, brought: bool) -> Iterator[str]:
         )
         print(f"service {started.url}, log {log}", flush=True)
         yield started.url
+    print(f"results in {settings.output}", flush=True)
+    if "--journal" not in settings.service.options:
+        print(
+            f"its rollouts: prorl serve --journal {_journal(settings)} --resume, then prorl open",
+            flush=True,
+        )
+
+
+def check_options(settings: Run) -> None:
+    """Raises `BadSettings` for `service.options` that `prorl serve` does not take."""
+    try:
+        command = ["serve", *settings.service.options]
+        app.parse_args(command, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        cause = error.__cause__
+        said = problems_of(cause) if isinstance(cause, ValidationError) else str(error)
+        hint = "`prorl serve --help` lists the options"
+        raise BadSettings(f"service.options: {said}", hint=hint) from error
 
 
 def options(settings: Run) -> list[str]:
@@ -37,4 +60,11 @@ def options(settings: Run) -> list[str]:
         *("--init-workers", str(sandbox.init_workers)),
         *("--run-workers", str(sandbox.run_workers)),
         *("--eval-workers", str(sandbox.eval_workers)),
+        *("--journal", str(_journal(settings)), "--resume"),
     ]
+
+
+def _journal(settings: Run) -> Path:
+    """Returns the file of all starts of a run: each continues it, as the trainer continues from
+    its checkpoint. The service goes on counting policy versions."""
+    return settings.output / "journal.sqlite"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from prorl_service.schemas import Task
 from prorl_service.schemas.sampling import SamplerSpec
+from prorl_service.schemas.suggestions import nearest
 from prorl_trl import ProRLSpec
 from recipes.common.settings import BadSettings, Training
 from recipes.common.training.progress import Progress
@@ -79,6 +81,17 @@ def arguments(settings: Training) -> GRPOConfig:
         generation_batch_size=update * algorithm.updates_per_step,
         **own,
     )
+
+
+def check(settings: Training) -> None:
+    """Raises `BadSettings` for arguments that GRPOConfig does not have."""
+    known = [field.name for field in fields(GRPOConfig) if field.init]
+    unknown = [name for name in settings.arguments() if name not in known]
+    if unknown:
+        raise BadSettings(
+            f"GRPOConfig has no {', '.join(unknown)} (trainer.arguments)",
+            hint=" ".join(nearest(name, known) for name in unknown),
+        )
 
 
 def newest_checkpoint(directory: Path) -> str | None:

@@ -11,16 +11,20 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import hydra
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Task
 from prorl_verl import task_payload
-from recipes.common.settings import Training
+from prorl_verl.start import configured
+from recipes.common.settings import BadSettings, Training
 from recipes.common.training.progress import Progress
 
 CONFIG = "verl"
@@ -79,6 +83,19 @@ def configuration(
     }
     merged = OmegaConf.merge(settings.arguments(), own)
     return {"defaults": ["prorl_ppo_trainer", "_self_"], **merged}
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Has the plug-in check a configuration, as VeRL's command does before Ray starts, without the
+    service. Raises `ProRLError`."""
+    with TemporaryDirectory() as directory:
+        (Path(directory) / f"{CONFIG}.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+        with hydra.initialize_config_dir(directory, version_base=None):
+            try:
+                composed = hydra.compose(CONFIG, ["hydra.searchpath=[pkg://verl.trainer.config]"])
+            except HydraException as error:
+                raise BadSettings(f"trainer.arguments: {str(error).splitlines()[0]}") from error
+    configured(composed)
 
 
 def _row(task: Task, index: int) -> dict[str, Any]:

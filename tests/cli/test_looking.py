@@ -1,6 +1,7 @@
 """Commands that look at a service with rollouts of every kind: each question takes one command."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -171,7 +172,9 @@ class Top:
 
     def __init__(self, url: str, rows: int, columns: int) -> None:
         command = [*CLI, "top", "--every-s", "0.2", "--url", url]
-        self.process = PtyProcessUnicode.spawn(command, dimensions=(rows, columns))
+        # They would count for more than the terminal's size.
+        own = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
+        self.process = PtyProcessUnicode.spawn(command, dimensions=(rows, columns), env=own)
         self._shown = ""
 
     def see(self, *texts: str) -> str:

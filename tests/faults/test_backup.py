@@ -55,7 +55,7 @@ def test_a_backup_replaces_nothing_and_takes_journals_only(tmp_path: Path) -> No
     refused = now.python("-m", "prorl_service.cli", "backup", str(tmp_path / "text"), str(copy))
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "file is not a database" in refused.stderr
-    assert [one.name for one in tmp_path.iterdir()] == ["text"]
+    assert not list(tmp_path.glob("copy*"))
     refused = now.python("-m", "prorl_service.cli", "backup", str(tmp_path / "j"), str(copy))
     assert "no such journal" in refused.stderr
     (tmp_path / "j").touch()

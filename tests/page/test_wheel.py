@@ -19,7 +19,7 @@ PRESETS = "prorl_service/gateway/harnesses"
 STATIC = "prorl_service/page/static"
 NEEDED = (
     *("pyproject.toml", "README.md", "LICENSE", ".gitignore"),
-    *("prorl_service", "plugins", "scripts"),
+    *("prorl_service", "plugins", "scripts", "examples/project"),
 )
 
 
@@ -31,7 +31,7 @@ def checkout(tmp_path: Path) -> Path:
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
     return tmp_path / "checkout"
 

@@ -1,18 +1,18 @@
-"""What the people around a run need of the service, measured. Five minutes.
+"""What the people around a run need of the service, measured. Ten minutes.
 
 `questions`: a real browser answers questions about 5,000 rollouts of two runs, one of an earlier
 service, from the page's first view on. A click is a press of the button; typing is none.
+`costs`: the page's size, and searches of 100,000 rollouts, as `bench.eyes` measures them.
 `upgrade`: services of each earlier release are killed at work and replaced by one of this checkout,
 which takes over journal and weights; and a service is backed up at work, killed before, during or
 after that, and its copy started elsewhere. A rollout is lost if its result differs, or if it does
 not end well; so are weights that are not the newest. Needs the history of the repository.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import frame
+from bench import eyes, frame
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.net.callers import Role
 from prorl_service.net.credentials import own_token
@@ -29,87 +29,41 @@ ROLLOUTS, QUICK_ROLLOUTS, BEFORE = 2500, 128, "yesterday"
 FEW_CLICKS = 2
 
 
-class Hand:
-    """A person at the page."""
-
-    def __init__(self, tab: Tab) -> None:
-        self.tab = tab
-        self.clicks = 0
-
-    def click(self, selector: str) -> None:
-        self.tab.click(selector)
-        self.clicks += 1
-
-    def open(self, view: str) -> None:
-        self.click(f"nav.top a[href='#/{view}']")
-
-    def fill(self, name: str, text: str) -> None:
-        self.click(f"input[name={name}]")
-        self.tab.type(text)
-        self.tab.press("Enter")
+Step = str | tuple[str, str]
+"""Selector of what is clicked; or an input's name, which is clicked, and a text that is typed."""
 
 
-def _stuck(hand: Hand) -> str:
-    hand.click("a[href*='state=running']")
-    return "the agent's code, "
+def _view(name: str) -> str:
+    return f"nav.top a[href='#/{name}']"
 
 
-def _night(hand: Hand) -> str:
-    hand.click("main button:last-of-type")
-    return "Last 24 hours"
-
-
-def _learns(hand: Hand) -> str:
-    hand.open("training")
-    return "sampling/sampling_logp_difference/mean"
-
-
-def _always_0(hand: Hand) -> str:
-    hand.open("tasks")
-    hand.fill("task_id", "task-plain")
-    return "1 task"
-
-
-def _better(hand: Hand) -> str:
-    hand.open("training")
-    hand.fill("other", BEFORE)
-    return f"success, {BEFORE}"
-
-
-def _changed(hand: Hand) -> str:
-    hand.open("tasks")
-    hand.fill("other", BEFORE)
-    return "change, points"
-
-
-def _said(hand: Hand) -> str:
-    hand.open("rollouts")
-    hand.fill("text", "1 failed, 3 passed")
-    return "turn 2, output of bash"
-
-
-def _blame(hand: Hand) -> str:
-    hand.click("main ul.plain a")
-    return "failed: "
-
-
-def _slots(hand: Hand) -> str:
-    hand.open("timeline")
-    return "slots"
-
-
-QUESTIONS: dict[str, Callable[[Hand], str]] = {
-    "What is stuck, since when, and what does it wait for?": _stuck,
-    "How did the night go?": _night,
-    "Does it learn, and do engine and trainer agree?": _learns,
-    "Is this task always 0?": _always_0,
-    "Is this run better than the last?": _better,
-    "Which tasks changed since the last run?": _changed,
-    "In how many rollouts was this said?": _said,
-    "Who is to blame for the failures, and why?": _blame,
-    "What held the slots?": _slots,
+QUESTIONS: dict[str, tuple[str, list[Step]]] = {
+    "What is stuck, since when, and what does it wait for?": (
+        "the agent's code, ",
+        ["a[href*='state=running']"],
+    ),
+    "How did the night go?": ("Last 24 hours", ["main button:last-of-type"]),
+    "Does it learn, and do engine and trainer agree?": (
+        "sampling/sampling_logp_difference/mean",
+        [_view("training")],
+    ),
+    "Is this task always 0?": ("1 task", [_view("tasks"), ("task_id", "task-plain")]),
+    "Is this run better than the last?": (
+        f"success, {BEFORE}",
+        [_view("training"), ("other", BEFORE)],
+    ),
+    "Which tasks changed since the last run?": (
+        "change, points",
+        [_view("tasks"), ("other", BEFORE)],
+    ),
+    "In how many rollouts was this said?": (
+        "turn 2, output of bash",
+        [_view("rollouts"), ("text", "1 failed, 3 passed")],
+    ),
+    "Who is to blame for the failures, and why?": ("failed: ", ["main ul.plain a"]),
+    "What held the slots?": ("slots", [_view("timeline")]),
 }
-"""What a person does from the first view on; returns a text of the answer."""
+"""A text of the answer, and what a person does from the first view on."""
 
 
 def questions(quick: bool) -> frame.Found:
@@ -133,11 +87,29 @@ def questions(quick: bool) -> frame.Found:
 
 
 def _asked(tab: Tab, question: str) -> frame.Row:
+    answer, steps = QUESTIONS[question]
     tab.evaluate("location.hash = '#/now'")
     tab.wait_for("Last 15 minutes", "main")
-    hand = Hand(tab)
-    tab.wait_for(QUESTIONS[question](hand), "main")
-    return {"question": question, "clicks": hand.clicks}
+    for step in steps:
+        if isinstance(step, str):
+            tab.click(step)
+        else:
+            name, text = step
+            tab.click(f"input[name={name}]")
+            tab.type(text)
+            tab.press("Enter")
+    tab.wait_for(answer, "main")
+    return {"question": question, "clicks": len(steps)}
+
+
+def costs(quick: bool) -> frame.Found:
+    page, lists = eyes.page(quick), eyes.lists(quick)
+    searches = [row for row in lists.rows if "text:" in str(row["what"])]
+    headline = {
+        "page_kb": page.headline["page_kb"],
+        "search_ms_at_100k": max(row["cpu_ms"] for row in searches),
+    }
+    return frame.Found([*page.rows, *searches], headline)
 
 
 def upgrade(quick: bool) -> frame.Found:
@@ -166,4 +138,4 @@ def _counted(lost: list[list[str]]) -> frame.Row:
 
 
 if __name__ == "__main__":
-    frame.run("people", {"questions": questions, "upgrade": upgrade})
+    frame.run("people", {"questions": questions, "costs": costs, "upgrade": upgrade})

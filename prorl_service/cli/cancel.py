@@ -4,16 +4,10 @@ from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import plural
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
-from prorl_service.schemas import MAX_IDS_PER_REQUEST, RolloutState
+from prorl_service.schemas import MAX_IDS_PER_REQUEST, TERMINAL_STATES, RolloutState
 from prorl_service.schemas.views import RowFilter
 
-UNFINISHED = [
-    RolloutState.QUEUED,
-    RolloutState.INIT,
-    RolloutState.READY,
-    RolloutState.RUNNING,
-    RolloutState.EVALUATING,
-]
+UNFINISHED = [state for state in RolloutState if state not in TERMINAL_STATES]
 
 
 def cancel(*names: str, client: str | None = None, url: Url = DEFAULT_URL) -> None:

@@ -66,7 +66,8 @@ def _show_versions(
     sides = [{row.policy_version: row for row in rows} for rows in (ours, theirs)]
     figures = ("rollouts", "success", "reward")
     table = table_of("*version", *(f"*{figure}, {name}" for figure in figures for name in names))
-    for version in sorted(sides[0].keys() | sides[1].keys())[-MOST_VERSIONS:]:
+    of_both = sides[0].keys() & sides[1].keys()
+    for version in sorted(of_both or sides[0].keys() | sides[1].keys())[-MOST_VERSIONS:]:
         rows = [side.get(version) for side in sides]
         table.add_row(
             str(version),
@@ -90,6 +91,9 @@ def _show_tasks(
     changed = sorted(
         (task for task in changes if changes[task]), key=lambda one: -abs(changes[one])
     )
+    if not changes:
+        screen.line("the runs have no task with rewards in common", "bold")
+        return
     screen.line(f"{len(changed)} of {len(changes)} tasks of both runs changed", "bold")
     table = table_of("task", *(f"*success, {name}" for name in names), "*change, points")
     for task in changed[:MOST_TASKS]:

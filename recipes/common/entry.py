@@ -97,7 +97,10 @@ def _composed(config_name: str, overrides: list[str]) -> DictConfig:
                 problems.append(
                     _unknown(f"{group}={name}", name, f"choices of {group}", error.options)
                 )
-                rest = [*overrides, f"{group}={error.options[0]}"]  # goes on with any choice
+                rest = [
+                    *overrides,
+                    f"{group}={error.options[0]}",
+                ]  # any choice will do: others may be wrong, too
                 rest.remove(next(one for one in overrides if _name(one) == group))
             else:
                 raise _readable(error) from error

@@ -33,7 +33,7 @@ QWEN3: dict[str, dict[str, Any]] = {
         "num_attention_heads": 40,
     },
 }
-"""Of the published configurations, what they do not have in common."""
+"""Keys in which the published configurations differ."""
 COMMON = {"vocab_size": 151936, "num_key_value_heads": 8, "head_dim": 128}
 
 

@@ -27,7 +27,7 @@ QUICKSTART = "quickstart.md"
 PRORL = f'prorl() {{ {shlex.quote(sys.executable)} -m prorl_service.cli "$@"; }}'
 URLS = ("PRORL_LIST_URL", "PRORL_SHOW_URL")
 """Variables of the option `--url` of the commands that the page runs."""
-TRIAL, ENGINE, SERVICE, CURL, LOOK, WARM_START = blocks(QUICKSTART, "sh")[1:]
+TRIAL, ENGINE, SERVICE, CURL, LOOK, INIT, WARM_START = blocks(QUICKSTART, "sh")[1:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Rollouts are of the policy that the trainer trains: faults of each kind are noticed."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -175,7 +176,8 @@ def test_a_cause_that_no_check_knows_is_noticed(
 
     trainer = train.trainer(options=EXACT, callbacks=[At(patch)])
     text = trip(trainer, caplog)
-    assert "step 3: engine and trainer differ by" in text
+    # A changed epsilon does not always show in the few tokens of one step.
+    assert re.search("step [34]: engine and trainer differ by", text), text
     assert "compute the model by different code" in text
 
 

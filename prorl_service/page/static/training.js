@@ -62,7 +62,7 @@ function Reported({ answer, compared, chosen, other }) {
   if (charts.length === 0) return null;
   const chart = (title, name) => {
     const theirs = pointsOf(compared?.metrics[name]);
-    return html`<${Lines} key=${name} title=${title ? `${title}: ${name}` : name} names=${theirs.length ? [name, `${name}, ${other}`] : [name]}
+    return html`<${Lines} key=${name} title=${["", name].includes(title.toLowerCase()) ? name : `${title}: ${name}`} names=${theirs.length ? [name, `${name}, ${other}`] : [name]}
       isTime=${false} data=${joined(pointsOf(answer.metrics[name]), theirs, [(one) => one.value])} />`;
   };
   return html`<h2>The trainer's own metrics</h2><div class="charts">${charts.map((one) => chart(...one))}</div>`;

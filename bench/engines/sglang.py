@@ -73,7 +73,7 @@ async def _exactness(kind: str) -> Row:
                 for version in range(1, UPDATES + 1):
                     await asyncio.sleep(0.3)
                     file = models[version % 2] / "model.safetensors"
-                    await backend.load_weights(WeightFile(file), version, timeout_s=60)
+                    await backend.load_weights(WeightFile(file), str(version), timeout_s=60)
                 updated = await calls
     right = [one for one in updated if one < TOLERANCE]
     return row | {"updates": max(right), "versions_wrong": len(updated) - len(right)}

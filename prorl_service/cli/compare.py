@@ -10,7 +10,7 @@ from rich.text import Text
 from prorl_service.cli.lists import table_of
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
-from prorl_service.cli.wording import listed, number
+from prorl_service.cli.wording import listed, number, percent
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas.training import VersionRow
@@ -72,7 +72,7 @@ def _show_versions(
         table.add_row(
             str(version),
             *("" if row is None else str(row.rollouts) for row in rows),
-            *("" if row is None else _percent(row.success_rate) for row in rows),
+            *("" if row is None else percent(row.success_rate) for row in rows),
             *("" if row is None else number(row.mean_reward) for row in rows),
         )
     screen.table(table)
@@ -97,13 +97,9 @@ def _show_tasks(
     screen.line(f"{len(changed)} of {len(changes)} tasks of both runs changed", "bold")
     table = table_of("task", *(f"*success, {name}" for name in names), "*change, points")
     for task in changed[:MOST_TASKS]:
-        rates = (_percent(side[task].success_rate) for side in (ours, theirs))
+        rates = (percent(side[task].success_rate) for side in (ours, theirs))
         style = "green" if changes[task] > 0 else "red"
         change = Text(f"{changes[task]:+d}", style)
         table.add_row(visible_line(task, limit=60), *rates, change)
     if changed:
         screen.table(table)
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"

@@ -1,4 +1,5 @@
-"""`prorl list` and `prorl logs`: rollouts or groups of a service in a table, or an event a line.
+"""`prorl list`, `prorl tasks` and `prorl logs`: rollouts, groups or tasks of a service in a table,
+or an event a line.
 
 What models, tools and tasks wrote is made visible, on one line each.
 """
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
-from prorl_service.cli.wording import STYLES, ago, counts, number, plural, waits_for
+from prorl_service.cli.wording import STYLES, ago, counts, number, percent, plural, waits_for
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import RolloutState, WireModel
 from prorl_service.schemas.text_search import Excerpt
@@ -30,6 +31,8 @@ from prorl_service.schemas.views import (
     RolloutRow,
     RolloutRows,
     RowFilter,
+    TaskQuery,
+    TaskRow,
 )
 from prorl_service.utils.visible import visible_line
 
@@ -91,6 +94,33 @@ def list_rollouts(
         if not _print_json(screen, rows, as_json=as_json):
             show_rollouts(screen, rows)
             _say_more(screen, "rollouts", len(rows), pages, has_conditions)
+
+
+def tasks(
+    *,
+    wanted: Annotated[TaskQuery, Conditions] = TaskQuery(),
+    url: Url = DEFAULT_URL,
+    as_json: Annotated[bool, Parameter("--json")] = False,
+) -> None:
+    """List the tasks of a run with their ended rollouts, the least successful first.
+
+    Parameters
+    ----------
+    as_json
+        Print an object a line, for programs.
+    """
+    screen = Screen(sys.stdout)
+    with connected(url) as client:
+        found = client.tasks(wanted)
+    if _print_json(screen, found.tasks, as_json=as_json):
+        return
+    screen.table(_task_table(found.tasks))
+    if len(found.tasks) < found.matches:
+        screen.line(f"{len(found.tasks)} of {found.matches} tasks (--limit, --sort)", "dim")
+    elif not found.tasks:
+        screen.line("no rollout of such a task has ended", "dim")
+    if found.notice:
+        screen.line(found.notice, "yellow")
 
 
 def _print_json(screen: Screen, rows: Sequence[WireModel], *, as_json: bool) -> bool:
@@ -167,6 +197,31 @@ def _group_table(rows: Sequence[GroupRow]) -> Table:
             ago(row.ended_at),
         )
     return table
+
+
+def _task_table(rows: Sequence[TaskRow]) -> Table:
+    names = ("task", "agent", "*rollouts", "*failed", "*success", "*reward", "*informative")
+    table = table_of(*names, "trend", "*ended")
+    for row in rows:
+        table.add_row(
+            visible_line(row.task_id, limit=40),
+            visible_line(row.agent, limit=20),
+            str(row.rollouts),
+            str(row.failed),
+            percent(row.success_rate),
+            number(row.mean_reward),
+            percent(row.informative_share),
+            _trend(row),
+            ago(row.last_ended_at),
+        )
+    return table
+
+
+def _trend(row: TaskRow) -> str:
+    """Returns the mean rewards of the first and the last groups."""
+    if len(row.trend) < 2:
+        return ""
+    return " to ".join(number(row.trend[place].mean_reward) for place in (0, -1))
 
 
 def table_of(*names: str) -> Table:

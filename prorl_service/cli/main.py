@@ -37,6 +37,7 @@ COMMANDS = {
         "status": ("status:status", "Show what a service is doing."),
         "top": ("top:top", "Watch what a service is doing (refreshes every 2 s)."),
         "list": ("lists:list_rollouts", "List rollouts and groups."),
+        "tasks": ("lists:tasks", "List tasks: success, failures, trend."),
         "compare": ("compare:compare", "Compare a run with another."),
         "show": ("show:show", "Show a rollout, or how those of a group differ."),
         "cancel": ("cancel:cancel", "Cancel rollouts, by name, group or submitter."),

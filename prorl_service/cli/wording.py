@@ -67,6 +67,10 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
 def duration(seconds: float) -> str:
     """Returns the two greatest units of a duration."""
     left = max(0, round(seconds))

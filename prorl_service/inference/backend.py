@@ -158,8 +158,8 @@ class Backend:
         async with self.http.budget(INTAKE_TIMEOUT_S):
             return await self.engine.process()
 
-    async def load_weights(self, source: WeightSource, version: int, *, timeout_s: float) -> None:
-        """Pauses, loads, labels with `version`, resumes. Calls in flight continue with the new
+    async def load_weights(self, source: WeightSource, label: str, *, timeout_s: float) -> None:
+        """Pauses, loads, labels them with `label`, resumes. Calls in flight continue with the new
         weights, or are aborted where an adapter replaces a whole model or the other way round.
 
         `timeout_s` bounds each step, and each silence while weights are sent. Raises
@@ -177,13 +177,13 @@ class Backend:
             async with self.http.budget(timeout_s):
                 await transfer.meet()
         async with self._resumed_after(WeightsRejected, before):
-            await self._swap(transfer, version, timeout_s)
+            await self._swap(transfer, label, timeout_s)
         await self._resume(timeout_s)
 
-    async def _swap(self, transfer: Transfer, version: int, timeout_s: float) -> None:
+    async def _swap(self, transfer: Transfer, label: str, timeout_s: float) -> None:
         try:
             async with self.http.budget(timeout_s):
-                await transfer.swap(version)
+                await transfer.swap(label)
         except WeightsRejected:
             raise
         except BackendError as error:

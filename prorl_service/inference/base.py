@@ -20,6 +20,8 @@ class Generation:
     finish_reason: StopReason
     cached_tokens: int
     backend: str
+    labels: frozenset[str] = frozenset()
+    """Labels of the weights that sampled it; empty if the engine keeps none."""
     logprobs_mode: LogprobsMode = "processed"
     times: EngineTimes | None = None
     """The engine's own; None if its answers do not tell."""

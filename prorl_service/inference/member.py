@@ -5,7 +5,7 @@ Holds no rules of the pool: `membership` and `updates` decide its state, `dispat
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from prorl_service.inference.base import Generation
 from prorl_service.inference.cache_budget import EngineCache
 from prorl_service.inference.engines import routers
 from prorl_service.inference.engines.base import EngineInfo
+from prorl_service.inference.engines.versions import NEVER_UPDATED, is_marked
 from prorl_service.inference.pushed import NumberedWeights
 from prorl_service.inference.routing import EngineLoad
 from prorl_service.schemas import (
@@ -46,6 +47,10 @@ its owner reports."""
 
 class AwaitsWeights(BackendUnavailable):
     """The engine answers, but has no weights to serve with until the next update."""
+
+
+class AnothersWeights(BackendUnavailable):
+    """Another service gave the engine weights: it samples from a policy that is not ours."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +86,8 @@ class PoolMember:
     cache: EngineCache = field(default_factory=EngineCache)
     awaits_weights: bool = False
     """True while the backend is down for lack of weights alone."""
+    labels: set[str] = field(default_factory=set)
+    """Labels of the weights that the engine brought along, or that the pool gave it."""
     loaded: NumberedWeights | None = None
     """Weights from the pool that the engine holds; None: those that it brought along."""
     state: BackendState = BackendState.DOWN
@@ -176,7 +183,8 @@ class PoolMember:
         self._observe(None)
         if self.info is not None:
             version = report.policy_version
-            self.info = replace(self.info, policy_version=version, is_paused=False)
+            label = NEVER_UPDATED if version is None else str(version)
+            self.info = replace(self.info, label=label, is_paused=False)
         if report.state is BackendState.DOWN:
             self.mark_down(BackendUnavailable(report.reason))
         elif self.is_being_updated:
@@ -215,7 +223,8 @@ class PoolMember:
             self.set_state(BackendState.DOWN, repr(error), bug=error)
 
     async def probe(self, *, timeout_s: float) -> EngineInfo:
-        """Raises `BackendError`. Resets `loaded` if the engine has lost the weights."""
+        """Raises `BackendError`: `AnothersWeights` if another service updated the engine since it
+        joined. Resets `loaded` if the engine has lost the weights."""
         is_new = self.info is None
         if is_new:
             await self.backend.refuse_router(timeout_s=timeout_s)
@@ -227,11 +236,14 @@ class PoolMember:
         info = await self.backend.describe(timeout_s=timeout_s)
         asks = routers.ANSWERS if is_new else 1
         self._observe(await self.backend.load(timeout_s=timeout_s, asks=asks))
+        if is_new:
+            self.labels.add(info.label)
         self.info = info
+        self._refuse_anothers({info.label})
         if self.spec.policy_version is not None and (needed := self.info.needs_for_label):
             raise BackendRejected(f"{self.spec.url} is updated by others: that needs {needed}")
         await self.backend.check_logprobs(self.info, may_probe=False)
-        is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
+        is_other = self.loaded is not None and self.info.label != self.loaded.label
         if is_other or self.info.is_paused:  # a paused engine may have lost its weights
             self.loaded = None
         return self.info
@@ -240,13 +252,26 @@ class PoolMember:
         """Raises `BackendError`; after `BackendRejected` the engine still has its old weights."""
         assert self.info is not None
         held, self.loaded = self.loaded, None
+        self.labels.add(weights.label)
         try:
-            await self.backend.load_weights(weights.source, weights.version, timeout_s=timeout_s)
+            await self.backend.load_weights(weights.source, weights.label, timeout_s=timeout_s)
         except BackendRejected:
             self.loaded = held
             raise
         self.loaded = weights
         self.info = await self.backend.describe(timeout_s=timeout_s)  # adapters come and go
+        self._refuse_anothers({self.info.label})
+
+    def _refuse_anothers(self, labels: Collection[str]) -> None:
+        """Raises `AnothersWeights`. Its owner may update it."""
+        if self.spec.owner is not None or self.spec.policy_version is not None:
+            return
+        if others := sorted(one for one in labels if is_marked(one) and one not in self.labels):
+            raise AnothersWeights(
+                f"{self.spec.url} was given weights by another service (version {others[-1]})",
+                hint="give each service engines of its own, then restart this one, or remove and "
+                "add it again",
+            )
 
     @property
     def is_lent(self) -> bool:
@@ -287,6 +312,7 @@ class PoolMember:
                 raise BackendError(f"{self.backend_id} aborted the call")
             if min(generation.policy_versions, default=version) < self._at_least(version):
                 raise BackendUnavailable(f"{self.backend_id} was restarted: its weights are gone")
+            self._refuse_anothers(generation.labels)
         except BackendLent:
             clock.refund(began_s)
             self._note_loan()

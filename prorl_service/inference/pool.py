@@ -208,6 +208,10 @@ class BackendPool:
     # --- for the server: weights ----------------------------------------------------------------
 
     @property
+    def spool_directory(self) -> Path:
+        return self._spool.directory
+
+    @property
     def policy_version(self) -> int:
         """Version of the last weights that a backend has taken. Before the first: the newest
         version that a backend reports, since others update some; 0 without a report."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from prorl_service.errors import WeightsRejected
+from prorl_service.inference.engines.versions import label_of
 from prorl_service.inference.model import ModelIdentity
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFile, WeightSource
 
@@ -21,6 +22,11 @@ class NumberedWeights:
     """Id of the training that pushed them."""
     model: ModelIdentity | None = None
     """Model that the weights belong to; None until an engine has named it."""
+
+    @property
+    def label(self) -> str:
+        """Label of the weights in an engine."""
+        return label_of(self.version, self.push)
 
     def fields(self) -> dict[str, Any]:
         file = self.source if isinstance(self.source, WeightFile) else None

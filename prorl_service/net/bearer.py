@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prorl_service.net.callers import Caller, TokenCallers
 
@@ -19,9 +19,13 @@ class Access(Protocol):
         token; None if it may."""
 
 
+class _Removed(Exception):
+    """The token of a request was removed while its answer was sent."""
+
+
 class RequireBearer:
     """ASGI middleware that refuses requests without a known token, and those that their caller may
-    not make. `scope["state"]["caller"]` says who calls."""
+    not make. `scope["state"]["caller"]` says who calls. A stream ends when its token is removed."""
 
     def __init__(
         self,
@@ -35,14 +39,22 @@ class RequireBearer:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._chosen(scope)(scope, receive, send)
-
-    def _chosen(self, scope: Scope) -> ASGIApp:
         if scope["type"] == "lifespan" or self._access.is_open(scope["path"]):
-            return self._app
+            return await self._app(scope, receive, send)
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         caller = self._callers.find(given) if scheme.lower() == "bearer" else None
         if caller is not None:
             scope.setdefault("state", {})["caller"] = caller
+
+        async def send_while_known(message: Message) -> None:
+            if message.get("more_body") and self._callers.find(given) != caller:
+                raise _Removed
+            await send(message)
+
         refusal = self._access.refusal(caller, scope.get("method", ""), scope["path"])
-        return self._app if refusal is None else refusal
+        if refusal is not None:
+            return await refusal(scope, receive, send)
+        try:
+            await self._app(scope, receive, send_while_known)
+        except _Removed:
+            await send({"type": "http.response.body"})

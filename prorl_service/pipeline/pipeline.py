@@ -199,6 +199,13 @@ class Pipeline(RolloutExecutor):
     def running(self) -> dict[Stage, int]:
         return {pool.stage: len(pool.running) for pool in self._stages}
 
+    def oldest_s(self) -> dict[Stage, float]:
+        now = {pool.stage: map(self.activity, pool.running) for pool in self._stages}
+        return {
+            stage: max((one.took_s for one in found if one is not None), default=0.0)
+            for stage, found in now.items()
+        }
+
     def progress(self, record: RolloutRecord) -> SampledTurns | None:
         execution = self._executions.get(record)
         return None if execution is None else execution.attempt.sampled

@@ -116,6 +116,10 @@ class RolloutExecutor(ABC):
         """Workers that have a rollout now."""
         return {}
 
+    def oldest_s(self) -> dict[Stage, float]:
+        """Seconds of the rollout that has been in each stage the longest."""
+        return {}
+
     # --- for people -----------------------------------------------------------------------------
 
     def progress(self, record: RolloutRecord) -> SampledTurns | None:

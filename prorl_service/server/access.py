@@ -60,6 +60,7 @@ class ServiceAccess:
         if caller is None:
             return UNAUTHORIZED
         if not _may(caller.role, method, path):
+            record(caller, f"was refused {method} {path}")
             return error_response(
                 NotAllowed(
                     f"{caller} has a token of the role {caller.role.value}, which does not suffice "
@@ -88,7 +89,7 @@ CallerDep = Annotated[Caller, Depends(caller_of)]
 
 
 def record(caller: Caller, what: str) -> None:
-    """Logs what a caller does to weights, engines or rollouts."""
+    """Logs what a caller does to weights, engines or rollouts, and what it was refused."""
     log.info("%s %s", caller, what)
 
 

@@ -1,6 +1,8 @@
 """`GET /metrics` for Prometheus: counters (`prorl_service.metrics`) and current values."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -57,10 +59,32 @@ class Current(Collector):
         yield _gauges("rollouts", "Rollouts kept, by state.", "state", states.items())
         yield _gauges("queue_length", "Rollouts waiting.", "stage", executor.queues().items())
         yield _gauges("workers", "Workers of a stage.", "stage", executor.workers().items())
+        about = "Seconds that the oldest unfinished rollout has been in its stage, by stage."
+        yield _gauges("oldest_rollout_seconds", about, "stage", executor.oldest_s().items())
+        about = "Bytes of the service's files."
+        yield _gauges("disk_bytes", about, "file", _disk(service))
         yield from _engines(service.backends.statuses())
         if service.sandboxes is not None:
             yield from _cache(service.backends.cache.status())
             yield from _sandboxes(service.sandboxes.counts())
+
+
+def _disk(service: Service) -> Iterator[tuple[str, int]]:
+    """Yields what the service keeps, and its bytes on disk."""
+    shelf, journal = service.lists.shelf, service.journal.path
+    if journal is not None:
+        yield "journal", _size((journal, journal.with_name(f"{journal.name}-wal")))
+    if shelf is not None:
+        yield "shelf", shelf.status().bytes
+    yield "weights", _size(service.backends.spool_directory.glob("*"))
+
+
+def _size(files: Iterable[Path]) -> int:
+    total = 0
+    for file in files:
+        with suppress(FileNotFoundError):
+            total += file.stat().st_size
+    return total
 
 
 def _engines(engines: Sequence[BackendStatus]) -> Iterator[Metric]:

@@ -115,6 +115,8 @@ async def submit(
     adopt(body.groups, traceparent, training)
     sign(body.groups, caller)
     rollouts = await service.submit(body.groups, body.invalid)
+    if caller.name is not None:
+        record(caller, f"submitted {len(rollouts)} rollouts, the first {rollouts[0].rollout_id}")
     return json_response(Rollouts.model_construct(rollouts=rollouts), 202)
 
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from prorl_service.inference.engines.http import LENT, WEIGHTS_REJECTED
 from prorl_service.inference.engines.logprobs import PROCESSED
 from prorl_service.inference.engines.reference import OWNER
-from prorl_service.inference.engines.versions import NEVER_UPDATED
+from prorl_service.inference.engines.versions import NEVER_UPDATED, version_of
 from prorl_service.inference.engines.vllm_routes import GENERATE
 from prorl_service.net.fetching import Fetches, Offer
 from prorl_service.testing.loopback import Handler, Loopback
@@ -105,7 +105,7 @@ class StubEngine(Loopback):
         self.refuses_weights = False
         self.is_elsewhere = False
         self.weights: bytes | str = b""
-        self.version: int | None = None
+        self.label = NEVER_UPDATED
         self.model_id = "stub"
         self.logprob: Callable[[int], float] = lambda _: -0.5
         self.calls = 0
@@ -136,7 +136,7 @@ class StubEngine(Loopback):
 
     def restart(self) -> None:
         """Serves as after a crash, with its initial weights."""
-        self.version, self.weights = None, b""
+        self.label, self.weights = NEVER_UPDATED, b""
         self._fetches.close()
         self._running.set()
 
@@ -179,10 +179,15 @@ class StubEngine(Loopback):
         return JSONResponse({"data": [model]})
 
     async def _weight_info(self, request: Request) -> Response:
-        return JSONResponse({"weight_version": self._label()})
+        return JSONResponse({"weight_version": self.label})
 
-    def _label(self) -> str:
-        return NEVER_UPDATED if self.version is None else str(self.version)
+    @property
+    def version(self) -> int | None:
+        return version_of(self.label)
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.label = str(version)
 
     async def _is_paused(self, request: Request) -> Response:
         is_paused = self._is_lent or not self._running.is_set()
@@ -224,7 +229,7 @@ class StubEngine(Loopback):
         return JSONResponse({})
 
     async def _update_weight_version(self, request: Request) -> Response:
-        self.version = int((await request.json())["new_version"])
+        self.label = (await request.json())["new_version"]
         return JSONResponse({})
 
     def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:
@@ -274,7 +279,7 @@ class StubEngine(Loopback):
             "finish_reason": "stop" if ends_turn and kept == ids else "length",
             "token_ids": kept,
             "logprobs": {"content": content},
-            "weight_versions": [{"version": self._label(), "start": 0, "end": len(kept)}],
+            "weight_versions": [{"version": self.label, "start": 0, "end": len(kept)}],
         }
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(kept)}
         return {"choices": [choice], "usage": usage}

@@ -69,6 +69,17 @@ def test_which_rollouts_failed_in_a_step_and_why(service: LocalProcess) -> None:
     assert "special-evaluator" not in prorl("list", "--policy-version", "6", service=service)
 
 
+def test_which_tasks_are_always_0(service: LocalProcess) -> None:
+    shown = prorl("tasks", "--task", "task-*", "--limit", "3", service=service)
+    assert re.match(r"task +agent +rollouts +failed +success +reward +informative +trend", shown)
+    assert "3 of " in shown
+    rates = [int(rate) for rate in re.findall(r" (\d+)% ", shown)]
+    assert rates == sorted(rates)
+    [line] = prorl("tasks", "--task", "task-1", "--json", service=service).splitlines()
+    assert json.loads(line)["task_id"] == "task-1"
+    assert "no rollout of such a task" in prorl("tasks", "--task", "none", service=service)
+
+
 def test_why_a_reward_is_0(service: LocalProcess) -> None:
     shown = prorl("show", "special-rewritten.0", service=service)
     verdict = shown[shown.rindex("reward 0") :]

@@ -21,6 +21,7 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.engines.base import EngineCall
+from prorl_service.inference.engines.versions import label_of
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.inference.sources import WeightSource
@@ -53,8 +54,11 @@ class Engine:
         async with aclosing(Connections()) as connections:
             yield Backend(self.url, connections)
 
+    def next_label(self) -> str:
+        return label_of(self.version + 1, "push")
+
     async def load(self, backend: Backend, source: WeightSource, checkpoint: Path) -> None:
-        await backend.load_weights(source, self.version + 1, timeout_s=TIMEOUT_S)
+        await backend.load_weights(source, self.next_label(), timeout_s=TIMEOUT_S)
         self.version += 1
         self.checkpoint = checkpoint
 

@@ -64,7 +64,7 @@ class Updates:
 
     async def load(self, source: WeightSource, timeout_s: float = 10) -> None:
         async with backend_of(self.routes) as backend:
-            await backend.load_weights(source, 3, timeout_s=timeout_s)
+            await backend.load_weights(source, "3", timeout_s=timeout_s)
 
 
 @pytest.fixture(params=[OWNER, "vllm"])

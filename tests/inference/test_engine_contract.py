@@ -426,7 +426,7 @@ async def test_weights_of_another_model_are_refused_before_any_tensor_changes(
     file = tmp_path / "model.safetensors"
     save_file(tensors, file)
     with pytest.raises(BackendRejected, match=name):
-        await backend.load_weights(WeightFile(file), engine.version + 1, timeout_s=TIMEOUT_S)
+        await backend.load_weights(WeightFile(file), engine.next_label(), timeout_s=TIMEOUT_S)
     answer = await ask(backend, prompt(30))
     assert error(engine.checkpoint, prompt(30), answer) < TOLERANCE
     assert set(answer.policy_versions) == {engine.version}

@@ -38,7 +38,7 @@ async def ask(backend: Backend, *, seed: int | None = 7) -> Generation:
 
 
 async def load(backend: Backend, version: int, timeout_s: float = 20) -> None:
-    await backend.load_weights(WeightDirectory(str(version)), version, timeout_s=timeout_s)
+    await backend.load_weights(WeightDirectory(str(version)), str(version), timeout_s=timeout_s)
 
 
 def weights_of(version: int) -> str:

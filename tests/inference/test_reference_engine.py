@@ -152,7 +152,7 @@ async def _is_refused(
     """Asserts that the engine refuses `source`, and that a call in flight continues."""
     call = asyncio.create_task(ask(backend, prompt(9), max_tokens=60))
     with pytest.raises(BackendRejected, match=complaint):
-        await backend.load_weights(source, engine.version + 1, timeout_s=TIMEOUT_S)
+        await backend.load_weights(source, str(engine.version + 1), timeout_s=TIMEOUT_S)
     answer = await call
     assert error(engine.checkpoint, prompt(9), answer) < TOLERANCE
     assert set(answer.policy_versions) == {engine.version}

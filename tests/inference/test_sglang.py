@@ -222,9 +222,9 @@ async def test_an_engine_without_the_plug_in_takes_directories_alone(tmp_path: P
         **{"/update_weights_from_disk": answers({"success": True})},
     )
     async with backend_of(engine.routes()) as backend:
-        await backend.load_weights(WeightDirectory(str(tmp_path)), 8, timeout_s=30)
+        await backend.load_weights(WeightDirectory(str(tmp_path)), "8", timeout_s=30)
         with pytest.raises(BackendRejected, match="takes no files") as caught:
-            await backend.load_weights(WeightFile(tmp_path / "file"), 9, timeout_s=30)
+            await backend.load_weights(WeightFile(tmp_path / "file"), "9", timeout_s=30)
     assert "install prorl-service next to SGLang" in caught.value.hint
     assert engine.asked == [
         ("/pause_generation", {"mode": "retract"}),
@@ -240,7 +240,7 @@ async def test_an_update_that_fails_leaves_the_engine_paused(tmp_path: Path) -> 
     )
     async with backend_of(engine.routes()) as backend:
         with pytest.raises(BackendError, match=r"stays paused.*no such tensor"):
-            await backend.load_weights(WeightDirectory(str(tmp_path)), 8, timeout_s=30)
+            await backend.load_weights(WeightDirectory(str(tmp_path)), "8", timeout_s=30)
     assert [path for path, _ in engine.asked] == ["/pause_generation", "/update_weights_from_disk"]
 
 
@@ -266,7 +266,7 @@ async def test_a_broadcast_comes_in_parts_and_has_its_label_with_the_last(
         intake = await backend.intake(await backend.describe())
         process = await backend.process()
         await backend.join_group({"world_size": 3, "replaced": "old"}, timeout_s=30)
-        await backend.load_weights(Broadcast(UPDATE_INFO, None), 8, timeout_s=30)
+        await backend.load_weights(Broadcast(UPDATE_INFO, None), "8", timeout_s=30)
     assert (intake.workers, process) == (2, "1.928985548000128 21.7856567609997")
     assert [path.removeprefix("/") for path, _ in engine.asked] == [
         *("destroy_weights_update_group", "init_weights_update_group"),
@@ -288,7 +288,7 @@ async def test_a_part_that_fails_ends_the_update_and_leaves_the_engine_paused() 
     engine = Sglang(**{**routes, "/update_weights_from_distributed": failure})
     async with backend_of(engine.routes()) as backend:
         with pytest.raises(BackendError, match=r"stays paused.*no such tensor"):
-            await backend.load_weights(Broadcast(UPDATE_INFO, None), 8, timeout_s=30)
+            await backend.load_weights(Broadcast(UPDATE_INFO, None), "8", timeout_s=30)
     assert [path for path, _ in engine.asked][-2:] == [
         "/update_weights_from_distributed",
         "/end_weight_update",
@@ -304,7 +304,7 @@ async def test_a_broadcast_for_other_engines_is_refused_before_the_pause(
     engine = Sglang()
     async with backend_of(engine.routes()) as backend:
         with pytest.raises(BackendRejected, match="update_info is not for SGLang"):
-            await backend.load_weights(Broadcast(info, None), 8, timeout_s=30)
+            await backend.load_weights(Broadcast(info, None), "8", timeout_s=30)
     assert engine.asked == []
 
 

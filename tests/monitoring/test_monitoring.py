@@ -172,6 +172,7 @@ ILL: dict[str, dict[str, str]] = {
     "ProRLJournalNotWritable": {'prorl_journal_writable{instance="a"}': "0x40"},
     "ProRLNoHealthyEngine": {HEALTHY: "0x40"},
     "ProRLQueueNotMoving": {ENDED: "7x40", SAMPLED: "99x40", FAILED % "task": "0x40"},
+    "ProRLRolloutStuck": {'prorl_oldest_rollout_seconds{instance="a",stage="run"}': "0+600x40"},
     "ProRLRolloutsFail": {FAILED % "sandbox": "0+1x40"},
     "ProRLUselessRollouts": {'prorl_useless_windows_total{instance="a"}': "0x30 1x10"},
     "ProRLWeightsStale": {ENGINE_VERSION: "1x40"},

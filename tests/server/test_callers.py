@@ -95,6 +95,10 @@ async def test_each_ends_its_own_rollouts_only(
     said = [record.getMessage() for record in caplog.records]
     done = [line for line in said if " cancels " in line]
     assert done == ["alice cancels 1 rollouts", "the owner cancels 1 rollouts"]
+    assert {
+        "alice submitted 1 rollouts, the first a.0",
+        "eve was refused POST /v1/rollouts",
+    } <= set(said)
     assert not any(secret in line for line in said for secret in (alice, bob, eve))
 
 
@@ -143,6 +147,21 @@ async def test_a_removed_token_is_refused_immediately(
     assert [await status(again), await status(again), await status(OWN)] == [401, 401, 200]
     [said] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
     assert f"the tokens in {path} cannot be read: Invalid JSON" in said
+
+
+async def test_a_stream_ends_when_its_token_is_removed(url: str, tokens: TokenFile) -> None:
+    alice = tokens.add("alice", Role.READ)
+    headers = {"Authorization": f"Bearer {alice}"}
+    async with (
+        AsyncRolloutClient(url, token=OWN) as of_owner,
+        httpx.AsyncClient(base_url=url, headers=headers) as http,
+        http.stream("GET", "/v1/events") as events,
+    ):
+        lines = events.aiter_lines()
+        await anext(lines)
+        tokens.remove("alice")
+        await of_owner.submit([group("a")])
+        assert "a.0" not in "".join([line async for line in lines])
 
 
 def test_each_route_is_open_to_few() -> None:

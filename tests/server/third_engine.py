@@ -19,8 +19,8 @@ class ThirdEngine(base.Engine):
     owned_by = "third"
 
     async def describe(self, info: base.EngineInfo) -> base.EngineInfo:
-        version = await self.http.ask("GET", "/model_info", lambda one: one["weight_version"])
-        return replace(info, policy_version=None if version == "default" else int(version))
+        label = await self.http.ask("GET", "/model_info", lambda one: one["weight_version"])
+        return replace(info, label=label)
 
     async def intake(self, info: base.EngineInfo) -> base.Intake:
         return base.Intake(logprobs_mode="processed")
@@ -40,8 +40,8 @@ class ThirdEngine(base.Engine):
 
     def _read(self, answer: Any) -> base.Generation:
         meta, versions = answer["meta_info"], list[int]()
-        for version, start, end in meta["weight_versions"]:
-            versions += [0 if version == "default" else int(version)] * (end - start)
+        for label, start, end in meta["weight_versions"]:
+            versions += [base.version_of(label) or 0] * (end - start)
         return base.checked(
             base.Generation(
                 token_ids=answer["output_ids"],
@@ -50,6 +50,7 @@ class ThirdEngine(base.Engine):
                 finish_reason=meta["finish_reason"]["type"],
                 cached_tokens=meta["cached_tokens"],
                 backend=self.http.backend_id,
+                labels=frozenset(label for label, *_ in meta["weight_versions"]),
             )
         )
 
@@ -71,6 +72,6 @@ class FromDisk(base.Transfer):
     def __init__(self, engine: ThirdEngine, path: str) -> None:
         self._http, self._path = engine.http, path
 
-    async def swap(self, version: int) -> None:
-        body = {"model_path": self._path, "weight_version": str(version)}
+    async def swap(self, label: str) -> None:
+        body = {"model_path": self._path, "weight_version": label}
         await self._http.tell("/update_weights_from_disk", body)

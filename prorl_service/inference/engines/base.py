@@ -13,11 +13,18 @@ from typing import Any, ClassVar, Literal, get_args
 from prorl_service.errors import BackendRejected
 from prorl_service.inference.base import Generation
 from prorl_service.inference.engines.http import EngineHttp, Progress
+from prorl_service.inference.engines.versions import (
+    INT32_END,
+    NEVER_UPDATED,
+    require,
+    version_of,
+)
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFile, WeightSource
 from prorl_service.schemas import EngineGauges, EngineTimes, LogprobsMode, Sampling, StopReason
 
 __all__ = [
+    "INT32_END",
     "Broadcast",
     "Engine",
     "EngineCall",
@@ -36,14 +43,13 @@ __all__ = [
     "checked",
     "read_models",
     "require",
+    "version_of",
 ]
 
 PauseMode = Literal["abort", "keep"]
 UNLIKELY = -9999.0
 """Logprob that an engine reports in place of one that is not finite."""
 ROUNDING = 1e-3
-INT32_END = 2**31
-"""Bound of ids and versions, which trajectories keep as int32."""
 ADAPTER_PREFIX = "prorl-"
 """Prefix of the names of our adapters in an engine."""
 NO_FILES = "pass weights through a directory that the engine sees, too"
@@ -65,14 +71,19 @@ class EngineInfo:
     """Mode of its logprobs, by vLLM's name; None if another route may report it."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """Directories of our adapters, keyed by name."""
-    policy_version: int | None = None
-    """Version of its weights; None if it was never given any."""
+    label: str = NEVER_UPDATED
+    """Label of its weights; see `versions`."""
     is_paused: bool = False
     """Outside of an update, the trace of one that failed or was cut short, unless it is lent."""
     is_lent: bool = False
     """True while its owner uses it for something else, and will resume it."""
     needs_for_label: str = ""
     """What would make it report the version of weights that others gave it; "" if it does."""
+
+    @property
+    def policy_version(self) -> int | None:
+        """Version of its weights; None if it was never given any."""
+        return version_of(self.label)
 
     @property
     def has_first_base(self) -> bool:
@@ -135,7 +146,7 @@ class Transfer(ABC):
         """Waits, while the engine is paused with its old weights, for other engines."""
 
     @abstractmethod
-    async def swap(self, version: int) -> None:
+    async def swap(self, label: str) -> None:
         """Puts the weights in place, and labels them."""
 
 
@@ -159,7 +170,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def describe(self, info: EngineInfo) -> EngineInfo:
-        """Adds to what /v1/models says: the version of the weights, pauses, loans."""
+        """Adds to what /v1/models says: the label of the weights, pauses, loans."""
 
     async def check_health(self) -> None:
         """Returns if the engine's process is alive; a paused engine is, too."""
@@ -239,9 +250,3 @@ def checked(answer: Generation) -> Generation:
     if most > 0:
         return replace(answer, logprobs=[min(logprob, 0.0) for logprob in logprobs])
     return answer
-
-
-def require(condition: object, problem: str) -> None:
-    """Raises `ValueError`."""
-    if not condition:
-        raise ValueError(problem)

@@ -41,7 +41,7 @@ from prorl_service.inference.engines.base import (
 )
 from prorl_service.inference.engines.handout import handed_out
 from prorl_service.inference.engines.http import EngineHttp, NotOffered
-from prorl_service.inference.engines.versions import expanded
+from prorl_service.inference.engines.versions import expanded, labels_of, read_label
 from prorl_service.neighbours import neighbours
 from prorl_service.schemas import LogprobsMode
 
@@ -92,7 +92,7 @@ class SglangEngine(Engine):
             model=server.model,  # /v1/models names the directory of the last update
             root=server.root,
             max_model_len=server.context,
-            policy_version=await self.http.ask("GET", "/model_info", answers.read_version),
+            label=await self.http.ask("GET", "/model_info", read_label),
             is_paused=is_paused,
         )
 
@@ -153,16 +153,18 @@ class SglangEngine(Engine):
     def _read(self, prompt_length: int, answer: Any) -> Generation:
         ids, meta = answer["output_ids"], answer["meta_info"]
         length, entries = meta["prompt_tokens"], meta["output_token_logprobs"]
+        spans = meta["weight_versions"] if ids else []
         require(length == prompt_length, f"{length} prompt_tokens for {prompt_length} ids")
         require([token for _, token, _ in entries] == ids, "logprobs of other ids")
         return checked(
             Generation(
                 token_ids=ids,
                 logprobs=[float(logprob) for logprob, _, _ in entries],
-                policy_versions=expanded(meta["weight_versions"] if ids else [], len(ids)),
+                policy_versions=expanded(spans, len(ids)),
                 finish_reason=meta["finish_reason"]["type"],
                 cached_tokens=meta["cached_tokens"],
                 backend=self.http.backend_id,
+                labels=labels_of(spans),
                 times=answers.read_times(meta),
             )
         )
@@ -235,8 +237,8 @@ class SglangTransfer(Transfer):
         # A frozen call would continue with the adapter that it named.
         return "keep" if self._engine.adapter is None else "abort"
 
-    async def _load_model(self, directory: str, version: int) -> None:
-        body = {"model_path": directory, "weight_version": str(version)}
+    async def _load_model(self, directory: str, label: str) -> None:
+        body = {"model_path": directory, "weight_version": label}
         await self._http.tell("/update_weights_from_disk", body)
 
     async def _use(self, adapter: str | None) -> None:
@@ -253,8 +255,8 @@ class LoadDirectory(SglangTransfer):
         super().__init__(engine, info)
         self._directory = directory
 
-    async def swap(self, version: int) -> None:
-        await self._load_model(self._directory, version)
+    async def swap(self, label: str) -> None:
+        await self._load_model(self._directory, label)
         await self._use(None)
 
 
@@ -277,12 +279,12 @@ class LoadFile(SglangTransfer):
 
         self._directory = await handed_out(self._file, self._http.url, on_progress, take)
 
-    async def swap(self, version: int) -> None:
-        await self._put(version)
+    async def swap(self, label: str) -> None:
+        await self._put(label)
         await self._http.tell(f"{PLUGIN}/release")
 
-    async def _put(self, version: int) -> None:
-        await self._load_model(self._directory, version)
+    async def _put(self, label: str) -> None:
+        await self._load_model(self._directory, label)
         await self._use(None)
 
 
@@ -293,11 +295,11 @@ class LoadAdapter(LoadFile):
     def pause_mode(self) -> PauseMode:
         return "abort"
 
-    async def _put(self, version: int) -> None:
+    async def _put(self, label: str) -> None:
         name = f"{ADAPTER_PREFIX}{secrets.token_hex(4)}"
         body = {"lora_name": name, "lora_path": self._directory}
         await self._http.tell("/load_lora_adapter", body)
-        await self._http.tell("/update_weight_version", {"new_version": str(version)})
+        await self._http.tell("/update_weight_version", {"new_version": label})
         await self._use(name)
 
 
@@ -315,11 +317,11 @@ class ReceiveParts(SglangTransfer):
     async def meet(self) -> None:
         await self._source.meet()
 
-    async def swap(self, version: int) -> None:
+    async def swap(self, label: str) -> None:
         *parts, last = self._parts
         await self._http.tell("/begin_weight_update", {})
         try:
-            for part in (*parts, {**last, "weight_version": str(version)}):
+            for part in (*parts, {**last, "weight_version": label}):
                 await self._http.tell("/update_weights_from_distributed", part)
         except BackendError:
             await self._http.tell("/end_weight_update", {})

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any, Self
 
 from prorl_service.inference.engines.base import EngineGauges, EngineTimes
-from prorl_service.inference.engines.versions import version_of
 
 RETRACTIONS = re.compile(r"^sglang:num_retracted_requests_total{.*} (\S+)$", re.MULTILINE)
 """Counter of calls begun again for want of cache; it is missing before the first."""
@@ -42,10 +41,6 @@ class SglangInfo:
             is_deterministic=bool(answer["enable_deterministic_inference"]),
             workers=int(answer["tp_size"]) if _can_receive(answer) else 0,
         )
-
-
-def read_version(answer: Any) -> int | None:
-    return version_of(answer["weight_version"])
 
 
 def _can_receive(answer: Any) -> bool:

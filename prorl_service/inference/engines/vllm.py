@@ -106,7 +106,7 @@ class VllmEngine(VllmRoutes):
         if release is None or release >= releases.REPORTS_VERSIONS:
             self._bracket = None
         elif self._bracket is None:
-            self._bracket = Bracket(super().version, self.process)
+            self._bracket = Bracket(super().label, self.process)
         if release is not None and release >= releases.NEEDS_SCALE_OUT and not self._generates:
             await self._check_route()
         self._release = release
@@ -119,11 +119,11 @@ class VllmEngine(VllmRoutes):
         except BackendRejected:  # the empty request
             self._generates = True
 
-    async def version(self) -> int | None:
+    async def label(self) -> str:
         if self._bracket is None:
-            return await super().version()
-        self._bracket.version = await self._bracket.version_now()
-        return self._bracket.version
+            return await super().label()
+        self._bracket.label = await self._bracket.label_now()
+        return self._bracket.label
 
     async def process(self) -> str:
         return await self.http.ask("GET", SERVER_INFO, _read_process)
@@ -220,12 +220,12 @@ class VllmEngine(VllmRoutes):
     async def join_group(self, init_info: Mapping[str, Any]) -> None:
         await self.http.tell("/init_weight_transfer_engine", {"init_info": init_info})
 
-    async def took(self, version: int, model: str | None = None) -> None:
-        with suppress(NotOffered):  # before 0.27 the bracket keeps the version
-            await super().took(version, model)
+    async def took(self, label: str, model: str | None = None) -> None:
+        with suppress(NotOffered):  # before 0.27 the bracket keeps the label
+            await super().took(label, model)
         self.model = model
         if self._bracket is not None:
-            self._bracket.took(version)
+            self._bracket.took(label)
         if model is None:
             for name in self._adapters:  # their base model was replaced
                 await self.http.tell("/v1/unload_lora_adapter", {"lora_name": name})

@@ -2,7 +2,7 @@
 
 No call is in flight there while weights change: an update aborts running calls and, afterwards, the
 rest of each is sampled by a call whose prompt ends with the ids so far. Each answer thus has one
-version, that of the weights when it was requested. `VllmEngine` makes the calls.
+label, that of the weights when it was requested. `VllmEngine` makes the calls.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 from prorl_service.errors import BackendRejected, BackendUnavailable
 from prorl_service.inference.engines.base import EngineCall, Generation
+from prorl_service.inference.engines.versions import NEVER_UPDATED
 
 ABORT_AGAIN_S = 0.2
 """Seconds before calls are aborted again: some reach the engine's scheduler late."""
@@ -20,24 +21,24 @@ SEED_BYTES = 6
 """Length in bytes of a seed that every JSON reader keeps exact."""
 
 
-Sample = Callable[[EngineCall, int], Awaitable[Generation]]
-"""Makes one call to the engine, which samples with that version."""
+Sample = Callable[[EngineCall, str], Awaitable[Generation]]
+"""Makes one call to the engine, which samples with the weights of that label."""
 
 
 class Bracket:
     """The calls and updates of one engine, kept apart."""
 
     def __init__(
-        self, label: Callable[[], Awaitable[int | None]], process: Callable[[], Awaitable[str]]
+        self, ask_label: Callable[[], Awaitable[str]], process: Callable[[], Awaitable[str]]
     ) -> None:
-        """`label` asks the engine for the version of its weights, `process` for an identifier of
+        """`ask_label` asks the engine for the label of its weights, `process` for an identifier of
         its current start. Both raise `BackendRejected` if the engine does not report it."""
-        self.version: int | None = None
-        """Version of the weights when it was last asked for, or when weights were last given."""
-        self._label = label
+        self.label = NEVER_UPDATED
+        """Label of the weights when it was last asked for, or when weights were last given."""
+        self._ask_label = ask_label
         self._process = process
-        self._given: tuple[str, int] | None = None
-        """Process that was given weights but keeps no label, and their version."""
+        self._given: tuple[str, str] | None = None
+        """Process that was given weights but keeps no label, and their label."""
         self._noted: str | None = None
         """Process that will be given weights; None if it keeps a label."""
         self._calls = 0
@@ -66,32 +67,30 @@ class Bracket:
                 )
 
     async def _sample_one(self, sample: Sample, call: EngineCall) -> Generation:
-        version = self.version
-        part = await sample(call, version or 0)
+        label = self.label
+        part = await sample(call, label)
         # An engine may be restarted, or be updated by others, without a call failing.
-        if (now := await self.version_now()) != version:
-            raise BackendUnavailable(
-                f"{part.backend} has weights of version {now or 0}, not {version or 0}"
-            )
+        if (now := await self.label_now()) != label:
+            raise BackendUnavailable(f"{part.backend} has weights of version {now}, not {label}")
         return part
 
-    async def version_now(self) -> int | None:
-        """Returns the engine's label or, if it keeps none, the version given since its start."""
+    async def label_now(self) -> str:
+        """Returns the engine's label or, if it keeps none, the one given since its start."""
         try:
-            return await self._label()
+            return await self._ask_label()
         except BackendRejected:
             if self._given is None:
-                return None
-        process, version = self._given
+                return NEVER_UPDATED
+        process, label = self._given
         with suppress(BackendRejected):
-            return version if await self._process() == process else None
-        return None
+            return label if await self._process() == process else NEVER_UPDATED
+        return NEVER_UPDATED
 
     async def close(self, abort: Callable[[], Awaitable[None]]) -> None:
         """Holds new calls back, and returns when none is in flight. `abort` ends calls that have
         reached the engine."""
         try:
-            await self._label()
+            await self._ask_label()
             self._noted = None
         except BackendRejected:
             self._noted = await self._process()
@@ -107,10 +106,10 @@ class Bracket:
     def open(self) -> None:
         self._open.set()
 
-    def took(self, version: int) -> None:
-        """Notes that the engine now has weights of `version`."""
-        self.version = version
-        self._given = None if self._noted is None else (self._noted, version)
+    def took(self, label: str) -> None:
+        """Notes that the engine now has weights with that label."""
+        self.label = label
+        self._given = None if self._noted is None else (self._noted, label)
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[None]:
@@ -135,6 +134,7 @@ def joined(parts: Sequence[Generation]) -> Generation:
         token_ids=[token for part in parts for token in part.token_ids],
         logprobs=[logprob for part in parts for logprob in part.logprobs],
         policy_versions=[version for part in parts for version in part.policy_versions],
+        labels=frozenset[str]().union(*(part.labels for part in parts)),
         cached_tokens=parts[0].cached_tokens,
     )
 

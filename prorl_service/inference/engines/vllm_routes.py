@@ -33,7 +33,7 @@ from prorl_service.inference.engines.base import (
     require,
 )
 from prorl_service.inference.engines.handout import handed_out
-from prorl_service.inference.engines.versions import expanded, version_of
+from prorl_service.inference.engines.versions import expanded, labels_of, read_label
 
 GENERATE = "/inference/v1/generate"
 TIMES = "times"
@@ -46,14 +46,14 @@ class VllmRoutes(Engine):
 
     async def describe(self, info: EngineInfo) -> EngineInfo:
         with suppress(BackendRejected):  # vLLM has these routes in its development mode only
-            info = replace(info, policy_version=await self.version())
+            info = replace(info, label=await self.label())
         with suppress(BackendRejected):
             info = await self.http.ask("GET", "/is_paused", partial(_read_pause, info))
         return info
 
-    async def version(self) -> int | None:
+    async def label(self) -> str:
         """Returns the label of the weights. Raises `BackendRejected` if there is none."""
-        return await self.http.ask("GET", "/weight_info", _read_version)
+        return await self.http.ask("GET", "/weight_info", read_label)
 
     async def load(self) -> EngineGauges | None:
         return await self.http.ask_text("/metrics", vllm_metrics.read)
@@ -61,8 +61,9 @@ class VllmRoutes(Engine):
     async def generate(self, call: EngineCall) -> Generation:
         return await self.sample(call)
 
-    async def sample(self, call: EngineCall, version: int | None = None) -> Generation:
-        """Makes one call. `version`: that of all tokens; None if the answer has one for each."""
+    async def sample(self, call: EngineCall, label: str | None = None) -> Generation:
+        """Makes one call. `label`: that of all tokens' weights; None if the answer has one for
+        each."""
         sampling = call.sampling
         params = {
             "max_tokens": call.max_tokens,
@@ -78,17 +79,17 @@ class VllmRoutes(Engine):
         body = {"token_ids": orjson.Fragment(call.prompt.json()), "sampling_params": params}
         if self.model is not None:
             body["model"] = self.model
-        read = partial(self._read, len(call.prompt), version)
+        read = partial(self._read, len(call.prompt), label)
         headers = {"X-Session-ID": call.session_id}
         return await self.http.ask("POST", GENERATE, read, json=body, headers=headers)
 
-    def _read(self, prompt_length: int, version: int | None, answer: Any) -> Generation:
+    def _read(self, prompt_length: int, label: str | None, answer: Any) -> Generation:
         choice = answer["choices"][0]
         ids, spans = choice["token_ids"], choice.get("weight_versions") or []
-        usage = answer["usage"] if version is None else answer.get("usage")
-        if version is not None:  # neither field is in the answers of all releases
+        usage = answer["usage"] if label is None else answer.get("usage")
+        if label is not None:  # neither field is in the answers of all releases
             usage = usage or {"prompt_tokens": prompt_length}
-            spans = spans or [{"version": str(version), "start": 0, "end": len(ids)}][: len(ids)]
+            spans = spans or [{"version": label, "start": 0, "end": len(ids)}][: len(ids)]
         require(usage["prompt_tokens"] == prompt_length, f"usage {usage} for {prompt_length} ids")
         entries = choice["logprobs"]["content"] if ids else []
         times = answer.get(TIMES)
@@ -100,6 +101,7 @@ class VllmRoutes(Engine):
                 finish_reason=choice["finish_reason"],
                 cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
                 backend=self.http.backend_id,
+                labels=labels_of(spans),
                 times=None if times is None else EngineTimes(**times),
             )
         )
@@ -110,9 +112,9 @@ class VllmRoutes(Engine):
     async def resume(self) -> None:
         await self.http.tell("/resume")
 
-    async def took(self, version: int, model: str | None = None) -> None:
+    async def took(self, label: str, model: str | None = None) -> None:
         """Labels weights that are in place; calls then name `model`."""
-        await self.http.tell("/update_weight_version", {"new_version": str(version)})
+        await self.http.tell("/update_weight_version", {"new_version": label})
         self.model = model
 
 
@@ -129,9 +131,9 @@ class VllmTransfer(Transfer):
         # A frozen call would continue with the model that it named.
         return "keep" if self.model == self._engine.model else "abort"
 
-    async def swap(self, version: int) -> None:
+    async def swap(self, label: str) -> None:
         await self._replace()
-        await self._engine.took(version, self.model)
+        await self._engine.took(label, self.model)
 
     async def _replace(self) -> None:
         await self._http.tell("/start_weight_update")
@@ -179,7 +181,3 @@ class FetchFile(VllmTransfer):
 def _read_pause(info: EngineInfo, answer: Any) -> EngineInfo:
     """Adds the state of pauses and loans; only a gateway reports loans."""
     return replace(info, is_paused=answer["is_paused"], is_lent=answer.get("is_lent", False))
-
-
-def _read_version(answer: Any) -> int | None:
-    return version_of(answer["weight_version"])

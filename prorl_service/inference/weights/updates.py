@@ -375,7 +375,7 @@ class WeightUpdates:
 def _take_as_loaded(member: PoolMember, weights: NumberedWeights, info: EngineInfo) -> None:
     """Notes that the engine still has the broadcast weights. Raises `AwaitsWeights` if it does
     not."""
-    if info.is_paused or info.policy_version != weights.version:
+    if info.is_paused or info.label != weights.label:
         raise AwaitsWeights(
             f"{member.spec.url} does not have the weights of version {weights.version}: they were "
             "broadcast by NCCL and are not kept",

@@ -71,7 +71,7 @@ class Bracket:
         part = await sample(call, label)
         # An engine may be restarted, or be updated by others, without a call failing.
         if (now := await self.label_now()) != label:
-            raise BackendUnavailable(f"{part.backend} has weights of version {now}, not {label}")
+            raise BackendUnavailable(f"{part.backend} has the weights {now}, not {label}")
         return part
 
     async def label_now(self) -> str:

@@ -3,6 +3,7 @@
 `questions`: a real browser answers questions about 5,000 rollouts of two runs, one of an earlier
 service, from the page's first view on. A click is a press of the button; typing is none.
 `costs`: the page's size, and searches of 100,000 rollouts, as `bench.eyes` measures them.
+`stumbles`: what is left of the trials with new users; a list.
 `upgrade`: services of each earlier release are killed at work and replaced by one of this checkout,
 which takes over journal and weights; and a service is backed up at work, killed before, during or
 after that, and its copy started elsewhere. A rollout is lost if its result differs, or if it does
@@ -27,6 +28,13 @@ ROUNDS, QUICK_ROUNDS = 3, 1
 ROLLOUTS, QUICK_ROLLOUTS, BEFORE = 2500, 128, "yesterday"
 """Rollouts of each run, and the name of the earlier one."""
 FEW_CLICKS = 2
+
+
+STUMBLES_LEFT = (
+    "names of VeRL's groups are 54 characters wide",
+    "a second training of one service continues the curves of the first",
+)
+"""What three new users stumbled over, who had the pages alone, and is as it was."""
 
 
 Step = str | tuple[str, str]
@@ -112,6 +120,12 @@ def costs(quick: bool) -> frame.Found:
     return frame.Found([*page.rows, *searches], headline)
 
 
+def stumbles(_: bool) -> frame.Found:
+    """Lists what is left of the trials with new users, who measure more than a program can."""
+    rows = [{"stumble": one} for one in STUMBLES_LEFT]
+    return frame.Found(rows, {"newcomer_stumbles_left": len(rows)})
+
+
 def upgrade(quick: bool) -> frame.Found:
     rounds = range(QUICK_ROUNDS if quick else ROUNDS)
     with TemporaryDirectory() as name:
@@ -138,4 +152,6 @@ def _counted(lost: list[list[str]]) -> frame.Row:
 
 
 if __name__ == "__main__":
-    frame.run("people", {"questions": questions, "costs": costs, "upgrade": upgrade})
+    frame.run(
+        "people", {"questions": questions, "costs": costs, "stumbles": stumbles, "upgrade": upgrade}
+    )

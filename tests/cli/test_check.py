@@ -218,11 +218,6 @@ def test_a_service_checks_the_rows_with_its_own_agents(tmp_path: Path) -> None:
     ]
 
 
-def test_the_schema_of_an_agent_is_printed(tmp_path: Path) -> None:
-    schema = json.loads("\n".join(checked(tmp_path, *OWN, "--schema")))
-    assert schema["required"] == ["answer"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -85,20 +85,6 @@ async def test_services_share_the_work_and_are_left_empty(
     assert (await client.status()).rollouts == {RolloutState.DONE: 32}
 
 
-async def test_rollouts_of_a_killed_service_end_once_elsewhere(
-    services: list[local.LocalProcess], settings: Settings
-) -> None:
-    groups = [scored(f"g{i}", 0, 1, 0, 1, sleep=0.5) for i in range(6)]
-    async with serving(settings) as url, AsyncRolloutClient(url) as client:
-        await client.submit(groups)
-        await until_both_run(services)
-        services[0].kill()
-        ended = await client.wait(ids_of(groups), WAIT_S)
-    assert_done(ended, groups)
-    assert {one.attempt for one in ended} == {1, 2}
-    assert ends(settings) == Counter({(one, "done"): 1 for one in ids_of(groups)})
-
-
 async def test_a_draining_service_ends_its_running_rollouts_and_gets_no_more(
     services: list[local.LocalProcess], client: AsyncRolloutClient, tmp_path: Path
 ) -> None:
@@ -196,21 +182,6 @@ async def test_a_service_that_returns_elsewhere_continues_from_its_journal(
         with service("a", tmp_path, *journal):
             ended = await client.wait(group.rollout_ids(), WAIT_S)
     assert_done(ended, [group])
-
-
-async def test_a_restarted_front_continues(
-    services: list[local.LocalProcess], settings: Settings
-) -> None:
-    quick = [scored(f"quick{i}", 0, 1) for i in range(4)]
-    slow = [scored(f"slow{i}", 0, 1, sleep=6) for i in range(2)]  # long enough to see both run
-    async with serving(settings) as url, AsyncRolloutClient(url) as client:
-        await client.submit(slow)
-        await until_both_run(services)
-        await client.submit(quick)
-        assert_done(await client.wait(ids_of(quick), WAIT_S), quick)
-    async with serving(settings) as url, AsyncRolloutClient(url) as client:
-        assert_done(await client.wait(ids_of([*quick, *slow]), WAIT_S), [*quick, *slow])
-    assert ends(settings) == Counter({(one, "done"): 1 for one in ids_of([*quick, *slow])})
 
 
 async def test_the_front_alone_gives_engines_their_weights(

@@ -79,16 +79,6 @@ def source_of(checkpoint: Path, way: str) -> WeightSource:
     return WeightFile(checkpoint / "model.safetensors")
 
 
-@pytest.mark.parametrize("way", ["directory", "file"])
-async def test_new_weights_answer_exactly(
-    engine: Engine, backend: Backend, new: Path, way: str
-) -> None:
-    await engine.load(backend, source_of(new, way), new)
-    answer = await ask(backend, prompt(30))
-    assert error(new, prompt(30), answer) < TOLERANCE
-    assert set(answer.policy_versions) == {engine.version}
-
-
 async def test_other_floating_point_types_are_converted(
     engine: Engine, backend: Backend, new: Path
 ) -> None:

@@ -75,9 +75,8 @@ async def test_calls_run_in_the_order_they_came(tiny_model: Path, tmp_path: Path
 
 
 async def test_room_given_to_a_call_that_is_cancelled_goes_to_the_next(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
-    (engine, *_) = engines
     async with BackendPool(tmp_path) as pool:
         await pool.add(BackendSpec(url=engine.url, max_calls=1))
         engine.latency_s = 3600

@@ -11,7 +11,6 @@ from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
 from prorl_service.schemas import (
     LEGAL_MOVES,
     TERMINAL_STATES,
-    Group,
     RolloutState,
     Segment,
     Stage,
@@ -119,18 +118,3 @@ def test_a_timeout_names_the_budget_to_raise(stage: Stage) -> None:
     info = StageTimeout(stage, 1.5).info(stage)
     assert f"{stage.value}_timeout_s" in info.hint
     assert info.blame is STAGE_BLAME[stage]
-
-
-def test_an_unknown_key_is_an_error() -> None:
-    with pytest.raises(ValidationError, match="temprature"):
-        Group.model_validate(
-            {
-                "group_id": "g",
-                "task": {
-                    "task_id": "t",
-                    "agent": "math",
-                    "messages": [{"role": "user", "content": ""}],
-                },
-                "sampling": {"temprature": 0.7},
-            }
-        )

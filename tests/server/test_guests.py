@@ -55,14 +55,6 @@ async def test_a_leased_backend_is_removed_when_its_trainer_is_gone(
     assert not await is_gone()
 
 
-async def test_the_version_of_an_engines_own_weights_is_reported(
-    client: AsyncRolloutClient, engine: StubEngine
-) -> None:
-    engine.version = 3
-    await client.add_backend(engine.url)
-    assert (await client.status()).policy_version == 3
-
-
 async def test_rollouts_begun_after_a_change_of_model_use_the_new_tokenizer(
     client: AsyncRolloutClient, engine: StubEngine, other_model: Path
 ) -> None:

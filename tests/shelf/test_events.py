@@ -219,17 +219,6 @@ async def test_a_listener_that_reads_nothing_does_not_block_others(settings: Set
         assert reader is not None
 
 
-async def test_a_service_that_stops_ends_streams_immediately(settings: Settings) -> None:
-    async with Running(settings) as (service, url), AsyncRolloutClient(url) as client:
-        heard: list[Event] = []
-        listening = asyncio.create_task(collected(client, {"none": 0}, heard))
-        while not heard:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        service.events.close()
-        await listening
-        assert heard[-1].event == "end"
-
-
 async def test_an_unreachable_service_is_an_error(url: str) -> None:
     async with AsyncRolloutClient("http://127.0.0.1:9", retry_s=0) as client:
         with pytest.raises(ServiceCallError):

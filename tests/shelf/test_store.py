@@ -192,22 +192,6 @@ async def test_versions_have_sums_over_their_rollouts(tmp_path: Path) -> None:
 # --- runs and restarts --------------------------------------------------------------------------
 
 
-async def test_several_runs_stay_and_are_kept_apart(tmp_path: Path) -> None:
-    for run, reward in (("first", 0.0), ("second", 1.0)):
-        async with shelf_at(tmp_path / "j", run=run) as (journal, shelf):
-            await shelved(journal, shelf, submitted(n=2), reward=reward, created_at=reward + 1)
-    async with shelf_at(tmp_path / "j", run="third") as (_, shelf):
-        found = await rows(shelf)
-        assert [(one.run, one.reward) for one in found] == [
-            *[("second", 1.0)] * 2,
-            *[("first", 0.0)] * 2,
-        ]
-        assert [one.reward for one in await rows(shelf, run="first")] == [0.0, 0.0]
-        assert await rows(shelf, run="third") == []
-        counted = await shelf.read(lambda db: training.versions(db, "first", None))
-        assert [one.mean_reward for one in counted] == [0.0]
-
-
 async def test_rollouts_missed_by_a_killed_process_are_added_on_restart(
     tmp_path: Path,
 ) -> None:

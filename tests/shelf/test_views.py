@@ -187,14 +187,6 @@ async def test_a_character_of_several_tokens_is_shown_as_its_bytes(
     assert shown == [r"\xc3", r"\xa9"]
 
 
-@pytest.mark.processes
-async def test_a_missing_segment_is_refused(client: AsyncRolloutClient) -> None:
-    await finished(client, group())
-    with pytest.raises(ServiceCallError, match="has 1 segments") as refusal:
-        await client.tokens("g.0", segment=1)
-    assert refusal.value.http_status == 422
-
-
 # --- what is not there --------------------------------------------------------------------------
 
 
@@ -264,12 +256,3 @@ async def test_invalid_queries_name_the_field(
         answer = await http.get(f"/v1/{path}")
     assert answer.status_code == 422, answer.text
     assert [one["field"] for one in answer.json()["error"]["fields"]] == [field]
-
-
-async def test_views_require_the_token(settings: Settings) -> None:
-    async with serving(replace(settings, token="t" * 40)) as url, httpx.AsyncClient() as http:
-        for path in (
-            *("groups", "rollouts", "rollouts/g.0/text", "rollouts/g.0/tokens"),
-            *("agents", "training", "events"),
-        ):
-            assert (await http.get(f"{url}/v1/{path}")).status_code == 401, path

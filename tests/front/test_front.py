@@ -52,11 +52,7 @@ async def until_empty(*services: local.LocalProcess) -> None:
 
 async def until_running(service: local.LocalProcess) -> None:
     """Waits until it runs two rollouts, which is all that it can."""
-
-    async def runs() -> bool:
-        return (await at(service))[RolloutState.RUNNING] == 2
-
-    await until(runs)
+    await until(lambda: at(service), lambda states: states[RolloutState.RUNNING] == 2)
 
 
 def ends(settings: Settings) -> Counter[tuple[str, str | None]]:
@@ -195,11 +191,7 @@ async def test_the_front_alone_gives_engines_their_weights(
         await client.submit(groups)
         assert await versions_of(client, groups) == {version}
     engine.status = 503
-
-    async def is_down() -> bool:
-        return (await client.backends())[0].state is BackendState.DOWN
-
-    await until(is_down)
+    await until(client.backends, lambda found: found[0].state is BackendState.DOWN)
     groups = [scored(f"later-{i}", 0, 1) for i in range(4)]
     await client.submit(groups)
     engine.restart()  # it lost its weights, and gets no calls until the front has pushed them

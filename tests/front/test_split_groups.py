@@ -18,6 +18,7 @@ from tests.front.odd_service import odd_service
 from tests.front.one_run_agent import ONE_RUN, Runs
 from tests.front.test_front import at, ends, ids_of, until_empty
 from tests.server.application import Settings, serving, until
+from tests.waits import condition
 
 pytestmark = pytest.mark.processes
 
@@ -125,11 +126,7 @@ async def test_a_service_that_joins_two_runs_is_left(
         odd.mixes_results = True
         await until(odd.was_told)
         await client.submit([group])
-
-        async def has_it() -> bool:
-            return odd.group_ids == {"g"}
-
-        await until(has_it)
+        await condition(lambda: odd.group_ids == {"g"})
         with many_at_once("a", tmp_path):
             ended = await client.wait(group.rollout_ids(), WAIT_S)
     for one in ended:

@@ -14,7 +14,8 @@ from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.pushed import PushedWeights, RefusedWeights
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
-from tests.inference.pools import call, condition, kept, pool_of, until, upload
+from tests.inference.pools import call, kept, pool_of, until, upload
+from tests.waits import condition
 
 CONFIG = PoolConfig(probe_interval_s=0.02, wait_for_backend_s=30)
 

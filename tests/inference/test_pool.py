@@ -16,14 +16,8 @@ from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.sources import WeightDirectory
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
-from tests.inference.pools import (
-    call,
-    condition,
-    id_of,
-    pool_of,
-    until,
-    upload,
-)
+from tests.inference.pools import call, id_of, pool_of, until, upload
+from tests.waits import condition
 
 
 async def test_every_call_of_a_rollout_goes_to_one_backend(

@@ -11,7 +11,8 @@ from prorl_service.inference.engines.base import EngineInfo
 from prorl_service.inference.member import PoolMember
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
-from tests.inference.pools import call, condition, id_of, pool_of, until, upload
+from tests.inference.pools import call, id_of, pool_of, until, upload
+from tests.waits import condition
 
 # --- leases and limits --------------------------------------------------------------------------
 

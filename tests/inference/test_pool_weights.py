@@ -10,17 +10,8 @@ from prorl_service.errors import (
 from prorl_service.inference.sources import WeightFile
 from prorl_service.schemas import BackendState, Push
 from prorl_service.testing import StubEngine
-from tests.inference.pools import (
-    broken_upload,
-    call,
-    condition,
-    generate,
-    id_of,
-    kept,
-    pool_of,
-    until,
-    upload,
-)
+from tests.inference.pools import broken_upload, call, generate, id_of, kept, pool_of, until, upload
+from tests.waits import condition
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, Route
 from prorl_service.inference.session import RolloutSession
 from prorl_service.schemas import BackendSpec, Sampling
 from prorl_service.testing import StubEngine
-from tests.inference.pools import call, condition, id_of, pool_of
+from tests.inference.pools import call, id_of, pool_of
+from tests.waits import condition
 
 
 class Counting(LeastExpectedTime):

@@ -17,8 +17,8 @@ from tests.waits import condition
 # --- leases and limits --------------------------------------------------------------------------
 
 
-async def test_adding_a_backend_again_renews_its_lease(
-    engines: list[StubEngine], tmp_path: Path
+async def test_a_backend_that_is_not_added_again_is_removed_and_one_that_is_stays(
+    engines: list[StubEngine], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second, _ = engines
     async with pool_of([], tmp_path) as pool:
@@ -27,6 +27,10 @@ async def test_adding_a_backend_again_renews_its_lease(
         await pool.add(BackendSpec(url=second.url, lease_s=0.3))  # the first would expire earlier
         await condition(lambda: len(pool.statuses()) == 1)
         assert pool.statuses()[0].url == first.url
+        assert f"{id_of(second)} removed: it was not added again for 0.3 s" in caplog.text
+        assert pool.background.failure is None
+        with pool.session("r") as generator:
+            assert await call(generator) == id_of(first)
 
 
 async def test_removing_a_backend_ends_its_lease(

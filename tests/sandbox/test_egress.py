@@ -7,8 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from aiohttp import web
 from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
 
 from prorl_service.agents.harbor import data
 from prorl_service.agents.harbor.directory import config
@@ -17,30 +18,23 @@ from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.egress.policy import EgressPolicy, Rules, checked_entry
 from prorl_service.sandbox.egress.proxy import variables
 from prorl_service.server.settings import SandboxOptions
+from tests.inference.scripted_backend import Scripted
 from tests.sandbox.egress_servers import egress_to, listener
 from tests.sandbox.sandboxes import output, started
 
 pytestmark = pytest.mark.processes
 
 
+async def echo(request: Request) -> Response:
+    body = (await request.body()).decode()
+    return Response(f"{request.method} {request.url.path}?{request.url.query} {body}")
+
+
 @asynccontextmanager
 async def server() -> AsyncIterator[int]:
     """Runs a server on the loopback that says what it was asked. Yields its port."""
-
-    async def answer(request: web.Request) -> web.Response:
-        body = await request.text()
-        return web.Response(text=f"{request.method} {request.path_qs} {body}")
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with Scripted(dict.fromkeys(("/", "/in", "/a/b"), echo)) as running:
+        yield int(running.url.rpartition(":")[2])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +72,7 @@ async def test_plain_http_passes_and_is_counted() -> None:
             answer = await client.post(f"http://127.0.0.1:{port}/a/b?c=d", content="body")
             assert answer.text == "POST /a/b?c=d body"
             answer = await client.put(f"http://127.0.0.1:{port}/", content=_parts())
-            assert answer.text == "PUT / in parts"
+            assert answer.text == "PUT /? in parts"
             refused = await client.get("http://localhost:1/")
     assert refused.status_code == 403
     assert "localhost: the task may not reach it" in refused.text
@@ -103,7 +97,7 @@ async def test_programs_in_a_sandbox_use_it(isolating: SandboxProvider) -> None:
                 f" q.set_proxy('{proxy.removeprefix('http://')}', 'http');"
                 " print(r.build_opener(h).open(q).read().decode())"
             )
-            assert await output(sandbox, f'python3 -c "{program}"') == "GET /in "
+            assert await output(sandbox, f'python3 -c "{program}"') == "GET /in? "
     assert egress.allowed == {"127.0.0.1": 1}
 
 

@@ -53,24 +53,21 @@ async def test_a_rollout_is_shown_as_a_conversation_with_its_verdict(
     assert text.notice == ""
 
 
-async def test_an_acknowledged_rollout_is_shown_unchanged(client: AsyncRolloutClient) -> None:
-    await finished(client, group(n=2))
-    await until(client.rollouts, lambda found: all(one.kept_for for one in found.rollouts))
-    before = await client.text("g.0")
-    await client.acknowledge(["g"])
-    assert await client.text("g.0") == before
-
-
-async def test_the_trainers_answer_has_the_same_bytes_after_acknowledgement(
+async def test_an_acknowledged_rollout_is_shown_unchanged_and_answered_with_the_same_bytes(
     client: AsyncRolloutClient, url: str
 ) -> None:
-    await finished(client, group())
+    await finished(client, group(n=2))
+    await until(client.rollouts, lambda found: all(one.kept_for for one in found.rollouts))
     async with httpx.AsyncClient(base_url=url) as http:
-        packed = {"Accept": PACKED_MEDIA_TYPE}
-        before = [(await http.get("/v1/rollouts/g.0", headers=one)).content for one in ({}, packed)]
+
+        async def seen() -> tuple[object, ...]:
+            packed = {"Accept": PACKED_MEDIA_TYPE}
+            answers = [await http.get("/v1/rollouts/g.0", headers=one) for one in ({}, packed)]
+            return await client.text("g.0"), *(one.content for one in answers)
+
+        before = await seen()
         await client.acknowledge(["g"])
-        after = [(await http.get("/v1/rollouts/g.0", headers=one)).content for one in ({}, packed)]
-        assert before == after
+        assert await seen() == before
         refused = await http.get("/v1/rollouts/g.0", params={"shelf": False})
     assert refused.status_code == 404
     with pytest.raises(ServiceCallError, match="or was forgotten: it was acknowledged"):
@@ -174,7 +171,10 @@ async def test_tokens_come_in_slices_that_make_up_the_segment(client: AsyncRollo
         segment.policy_versions
     )
     assert {one.prompt_tokens for one in slices} == {rest}
-    assert [one.ids for one in [await client.tokens("g.0", start=10**6)]] == [[]]
+    assert (await client.tokens("g.0", start=10**6)).ids == []
+    with pytest.raises(ServiceCallError, match="has 1 segments") as refusal:
+        await client.tokens("g.0", segment=1)
+    assert refusal.value.http_status == 422
 
 
 @pytest.mark.processes

@@ -17,8 +17,6 @@ from prorl_service.inference.reference_engine.checkpoints import (
 from prorl_service.schemas import ADAPTER_CONFIG
 from tests.inference.adapters import CONFIG, make_adapter
 
-Tensors = dict[str, torch.Tensor]
-
 
 def update(model: Path, *files: Path) -> WeightUpdate:
     update = WeightUpdate(Served(AutoModelForCausalLM.from_pretrained(model)))

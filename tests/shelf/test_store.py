@@ -34,19 +34,6 @@ FAILED = {"state": RolloutState.FAILED, "blame": Blame.SANDBOX}
 # --- what is kept -------------------------------------------------------------------------------
 
 
-async def test_each_ended_rollout_has_a_row_and_chosen_groups_are_whole(tmp_path: Path) -> None:
-    async with shelf_at(tmp_path / "j", ShelfOptions(shelf_sample=0, shelf_first=2)) as (
-        journal,
-        shelf,
-    ):
-        for number in range(4):
-            await shelved(journal, shelf, submitted(f"g{number}", n=2), created_at=1.0 + number)
-        assert [one.rollout_id for one in await rows(shelf)] == [
-            f"g{number}.{index}" for number in (3, 2, 1, 0) for index in (0, 1)
-        ]
-        assert await whole(shelf) == {"g0.0", "g0.1", "g1.0", "g1.1"}
-
-
 async def test_the_first_groups_of_each_version_are_counted_over_restarts(tmp_path: Path) -> None:
     options = ShelfOptions(shelf_sample=0, shelf_first=2)
     for number, version in enumerate([0, 0, 0, 1, 1, 1]):

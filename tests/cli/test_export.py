@@ -143,13 +143,17 @@ def text(rollout, task):
 """
 
 
-def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a working directory with functions of rewards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "rewards", raising=False)
     (tmp_path / "rewards.py").write_text(REWARDS)
+
+
+@pytest.mark.usefixtures("rewards")
+def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(saved: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     way = ("--reward", "rewards.py:turns")
     out, _ = prorl("replay", saved, *way, "--out", new)
@@ -184,17 +188,10 @@ def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(
     ],
 )
 @pytest.mark.sampled(3)
+@pytest.mark.usefixtures("rewards")
 def test_errors_of_a_reward_function_are_one_line(
-    saved: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    problem: str,
-    monkeypatch: pytest.MonkeyPatch,
+    saved: Path, arguments: list[str], problem: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "rewards", raising=False)
-    (tmp_path / "rewards.py").write_text(REWARDS)
     _, said = prorl("replay", saved, *arguments, code=2)
     assert problem in said.splitlines()[0]
     assert len(said.splitlines()) <= 2

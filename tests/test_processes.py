@@ -17,13 +17,12 @@ from prorl_service.schemas import (
     BackendState,
     Group,
     Limits,
-    Message,
     Rollout,
     RolloutState,
     Sampling,
-    Task,
 )
 from prorl_service.schemas.sampling import SamplerSpec
+from tests import builders
 from tests.programs import prorl
 from tests.trainers import trainer
 
@@ -33,12 +32,7 @@ MIB = 1024 * 1024
 
 
 def group(group_id: str, n: int, max_tokens: int) -> Group:
-    task = Task(
-        task_id="sum",
-        agent="math",
-        messages=[Message(role="user", content="What is 17 + 25?")],
-        data={"answer": "42"},
-    )
+    task = builders.task("sum", "What is 17 + 25?", data={"answer": "42"})
     limits = Limits(max_turns=1, max_response_tokens=max_tokens)
     return Group(group_id=group_id, task=task, n=n, limits=limits, sampling=Sampling(seed=0))
 

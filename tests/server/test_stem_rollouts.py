@@ -20,15 +20,14 @@ from prorl_service.schemas import (
     Blame,
     Group,
     Limits,
-    Message,
     Rollout,
     RolloutState,
-    Task,
 )
 from prorl_service.testing import StubEngine, StubJudge
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
 from prorl_service.tools.spec import McpSpec
+from tests import builders
 from tests.server.application import Settings, finished, serving
 from tests.tools.mcp_processes import COMMAND
 
@@ -86,12 +85,7 @@ async def stem_service(
 
 
 def stem(name: str, n: int = 1, limits: Limits | None = None, **data: Any) -> Group:
-    task = Task(
-        task_id="melting",
-        agent="stem",
-        messages=[Message(role="user", content=QUESTION)],
-        data={"answer": "1200", **data},
-    )
+    task = builders.task("melting", QUESTION, agent="stem", data={"answer": "1200", **data})
     return Group(group_id=name, task=task, n=n, limits=limits or Limits())
 
 

@@ -50,7 +50,7 @@ async def shelf_at(
 
 
 def submitted(group_id: str = "g", n: int = 1, *, agent: str = "math", task_id: str = "t") -> Group:
-    task = builders.task(task_id, agent=agent, messages=[{"role": "user", "content": "Go."}])
+    task = builders.task(task_id, "Go.", agent=agent)
     return Group(group_id=group_id, task=task, n=n)
 
 

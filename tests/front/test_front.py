@@ -35,24 +35,25 @@ async def at(running: local.LocalProcess) -> Counter[RolloutState]:
         return Counter((await client.status()).rollouts)
 
 
-async def until_both_run(services: Sequence[local.LocalProcess]) -> None:
-    async def both_run() -> bool:
-        states = [await at(one) for one in services]
-        return all(one[RolloutState.RUNNING] for one in states)
+async def at_all(services: Sequence[local.LocalProcess]) -> list[Counter[RolloutState]]:
+    return [await at(one) for one in services]
 
-    await until(both_run)
+
+async def until_both_run(services: Sequence[local.LocalProcess]) -> None:
+    await until(
+        lambda: at_all(services), lambda found: all(one[RolloutState.RUNNING] for one in found)
+    )
 
 
 async def until_empty(*services: local.LocalProcess) -> None:
-    async def are_empty() -> bool:
-        return not any([(await at(one)).total() for one in services])
-
-    await until(are_empty)
+    await until(lambda: at_all(services), lambda found: not any(one.total() for one in found))
 
 
-async def until_running(service: local.LocalProcess) -> None:
-    """Waits until it runs two rollouts, which is all that it can."""
-    await until(lambda: at(service), lambda states: states[RolloutState.RUNNING] == 2)
+async def until_running(services: Sequence[local.LocalProcess], count: int) -> None:
+    await until(
+        lambda: at_all(services),
+        lambda found: sum(one[RolloutState.RUNNING] for one in found) == count,
+    )
 
 
 def ends(settings: Settings) -> Counter[tuple[str, str | None]]:
@@ -112,7 +113,7 @@ async def test_a_draw_completes_even_if_a_service_dies(
 
     async with serving(settings) as url:
         training = asyncio.create_task(asyncio.to_thread(train, url))
-        await until_running(services[1])
+        await until_running(services[1:], 2)  # which is all that it can
         services[1].kill()
         draws = await training
     assert [draw.state for draw, _ in draws] == [DrawState.COMPLETE] * 3
@@ -150,11 +151,7 @@ async def test_rollouts_that_a_service_drops_by_itself_start_from_scratch(
 ) -> None:
     group = scored("g", 0, 1, sleep=1)
     await client.submit([group])
-
-    async def has_begun() -> bool:
-        return (await at(services[0]) + await at(services[1]))[RolloutState.RUNNING] == 2
-
-    await until(has_begun)
+    await until_running(services, 2)
     for one in services:
         async with AsyncRolloutClient(one.url) as other:
             if (await at(one)).total():
@@ -173,7 +170,7 @@ async def test_a_service_that_returns_elsewhere_continues_from_its_journal(
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         with service("a", tmp_path, *journal) as running:
             await client.submit([group])
-            await until_running(running)
+            await until_running([running], 2)
             running.kill()
         with service("a", tmp_path, *journal):
             ended = await client.wait(group.rollout_ids(), WAIT_S)

@@ -154,12 +154,8 @@ async def test_two_fronts_do_not_touch_each_others_engines(
             announced = (tmp_path / "services" / "a.json").read_text()
             async with serving(others) as other_url, AsyncRolloutClient(other_url) as second:
                 async with serving(settings) as url, AsyncRolloutClient(url) as first:
-
-                    async def has_engine() -> bool:
-                        async with AsyncRolloutClient(shared.url) as direct:
-                            return len(await direct.backends()) == 1
-
-                    await until(has_engine)
+                    async with AsyncRolloutClient(shared.url) as direct:
+                        await until(direct.backends, lambda found: len(found) == 1)
                     (other_directory / "a.json").write_text(announced)
                     await second.submit([other])
                     await first.submit(mine)

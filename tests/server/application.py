@@ -181,10 +181,11 @@ def group(group_id: str = "g", n: int = 1, **limits: Any) -> Group:
 
 async def until(
     ask: Callable[[], Awaitable[Found]], holds: Callable[[Found], object] = bool
-) -> None:
-    """Waits until `holds` is true of the answer; only the test's own timeout bounds it."""
-    while not holds(await ask()):  # noqa: ASYNC110
+) -> Found:
+    """Returns the answer once `holds` is true of it; only the test's own timeout bounds it."""
+    while not holds(found := await ask()):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
+    return found
 
 
 async def finished(client: AsyncRolloutClient, submitted: Group) -> list[Rollout]:

@@ -11,10 +11,13 @@ import pytest
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.images import CachedImage, ImageCache
+from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from tests.programs import ran
 from tests.sandbox.images.cache_files import builds, files, litter, marker, use_in_other_process
 from tests.sandbox.images.oci import Layout, root_file_system
 from tests.sandbox.images.registry import FakeRegistry
+from tests.sandbox.sandboxes import output, started
+from tests.sandbox.test_apptainer import make_tiny_image
 from tests.waits import condition
 
 pytestmark = pytest.mark.processes
@@ -213,3 +216,31 @@ def digests(entries: list[CachedImage]) -> list[str]:
 async def line(user: asyncio.subprocess.Process) -> str:
     assert user.stdout is not None
     return (await user.stdout.readline()).decode().strip()
+
+
+async def test_an_idle_container_ends_to_make_room_for_another_image(
+    root: Path, layout: Layout, tmp_path: Path
+) -> None:
+    references = []
+    for tag in ("one", "two"):
+        image = make_tiny_image(tmp_path / tag)
+        (image / "name").write_text(tag)
+        layout.add_tree(image, tag=tag)
+        references.append(f"oci:{layout.path}:{tag}")
+    async with ImageCache(tmp_path / "other").image(references[0]) as first:
+        budget_bytes = first.stat().st_size * 3 // 2
+    cache = ImageCache(
+        root, budget_bytes=budget_bytes, evict_one=lambda: provider.evict_image(wait_s=1)
+    )
+    provider = ApptainerProvider(cache.image)
+    try:
+        for reference, tag in zip(references, ("one", "two"), strict=True):
+            async with started(provider, image=reference) as sandbox:
+                assert await output(sandbox, "cat /name") == tag
+        assert len(await cache.entries()) == 1
+        async with started(provider, image=references[1]):
+            with pytest.raises(SandboxError, match="no room for"):
+                async with started(provider, image=references[0]):
+                    pass
+    finally:
+        await provider.close()

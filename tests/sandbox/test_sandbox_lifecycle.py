@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import uvloop
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxProvider
@@ -267,12 +266,3 @@ def test_everything_dies_with_the_service(kind: Kind) -> None:
         service.kill()
         assert_gone(processes)
         forked.kill()
-
-
-def test_sandboxes_work_on_uvloop(kind: Kind) -> None:
-    async def use() -> str:
-        async with running(kind) as sandbox:
-            await sandbox.upload("file", bytes(1 << 20))
-            return await output(sandbox, "wc -c <file")
-
-    assert uvloop.run(use()) == str(1 << 20)

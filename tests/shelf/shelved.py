@@ -49,8 +49,10 @@ async def shelf_at(
     shelf.close()
 
 
-def submitted(group_id: str = "g", n: int = 1, *, agent: str = "math", task_id: str = "t") -> Group:
-    task = builders.task(task_id, "Go.", agent=agent)
+def submitted(
+    group_id: str = "g", n: int = 1, *, agent: str = "math", task_id: str = "t", text: str = "Go."
+) -> Group:
+    task = builders.task(task_id, text, agent=agent)
     return Group(group_id=group_id, task=task, n=n)
 
 
@@ -61,16 +63,17 @@ def ended(
     state: RolloutState = RolloutState.DONE,
     reward: float | None = None,
     blame: Blame | None = None,
+    kind: str = "Oops",
     reason: FinishReason = FinishReason.FINISHED,
     version: int | None = 0,
     oldest: int | None = None,
     created_at: float = 1.0,
     output: str = "",
 ) -> Rollout:
-    error = None if blame is None else ErrorInfo(kind="Oops", blame=blame, message="it broke")
+    error = None if blame is None else ErrorInfo(kind=kind, blame=blame, message="it broke")
     return builders.rollout(
         group.rollout_id(index),
-        *([] if version is None else [builders.segment((1, 1), version)]),
+        *([] if version is None else [builders.segment((1,), version)]),
         turns=1,
         text=f"Yes.{output}",
         finish_reason=reason,

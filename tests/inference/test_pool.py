@@ -154,6 +154,17 @@ async def test_a_call_in_flight_fails_when_its_engine_goes_down(
             assert pool.statuses()[0].in_flight == 0
 
 
+async def test_a_cancelled_call_ends_at_its_engine(engine: StubEngine, tmp_path: Path) -> None:
+    engine.latency_s = 3600
+    async with pool_of([engine], tmp_path) as pool:
+        with pool.session("r") as generator:
+            talk = asyncio.create_task(call(generator))
+            await condition(lambda: engine.in_flight == 1)
+            talk.cancel()
+            await condition(lambda: engine.in_flight == 0)
+            assert pool.statuses()[0].in_flight == 0
+
+
 async def test_an_engine_that_fails_every_call_gets_few(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:

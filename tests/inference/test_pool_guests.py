@@ -90,6 +90,19 @@ async def test_another_model_may_come_after_the_last_backend_has_left(
             assert await call(generator) == id_of(second)
 
 
+async def test_rollouts_continue_when_their_model_comes_back_elsewhere(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    first, second, _ = engines
+    async with pool_of([first], tmp_path) as pool:
+        with pool.session("r") as generator:
+            await call(generator)
+            await pool.remove(id_of(first))
+            waiting = asyncio.create_task(call(generator))
+            await pool.add(BackendSpec(url=second.url))
+            assert await waiting == id_of(second)
+
+
 async def test_pushed_weights_keep_other_models_away(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Builders of tasks, rollouts and answers of a service, for tests that start none."""
+"""Builders of tasks, rollouts and answers of a service, most of them for tests that start none."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +19,10 @@ from prorl_service.schemas import (
     Turn,
 )
 
-QUESTION = [{"role": "user", "content": "1 + 2"}]
 
-
-def task(task_id: str = "t", **fields: Any) -> Task:
-    given = {"task_id": task_id, "agent": "math", "messages": QUESTION, **fields}
-    return Task.model_validate(given)
+def task(task_id: str = "t", text: str = "1 + 2", **fields: Any) -> Task:
+    given = {"task_id": task_id, "agent": "math", "messages": [{"role": "user", "content": text}]}
+    return Task.model_validate(given | fields)
 
 
 def segment(mask: Sequence[int] = (1, 0, 1), version: int = 5, **fields: Any) -> Segment:

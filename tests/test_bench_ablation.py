@@ -1,7 +1,6 @@
 """`bench.ablation`: ratios, validity of runs, modelled engines, and the signs of a quick run."""
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from bench.ablation.rows import ALL, ALL_SLOW, BALANCING, ROWS
 from bench.ablation.running import Run
 from bench.ablation.service import replaced
 from bench.quiet import Quiet
+from tests.programs import ran
 
 QUIET, BUSY, DISTURBED = Quiet(0.5, 0.1), Quiet(0.71, 0.1), Quiet(0.6, 1.1)
 FAST = 1e-3
@@ -94,12 +94,5 @@ async def test_a_modelled_engine_keeps_prefixes_and_forgets_calls_that_were_give
 @pytest.mark.processes
 def test_no_row_of_a_quick_run_is_faster_without_its_optimisation() -> None:
     command = [sys.executable, "-m", "bench.ablation", "--quick"]
-    done = subprocess.run(
-        command,
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=QUICK_TIMEOUT_S,
-        check=False,
-    )
+    done = ran(*command, cwd=Path(__file__).parents[1], timeout=QUICK_TIMEOUT_S)
     assert done.returncode == 0, done.stderr

@@ -136,11 +136,7 @@ async def test_without_cleanup_the_surplus_of_a_draw_runs_to_its_end(
         await client.open_draw("s", "d", DrawSpec(target=1))
         draw = await drawn(client)
         assert [one.candidate for one in draw.groups] == ["quick"]
-
-        async def all_ended() -> bool:
-            return sum((await client.status()).ended.values()) == 8
-
-        await until(all_ended)
+        await until(client.status, lambda status: sum(status.ended.values()) == 8)
         ended = (await client.status()).ended
         assert ended.get(RolloutState.CANCELLED, 0) == (0 if switches else 4)
         sampler = await client.sampler("s")

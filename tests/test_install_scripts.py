@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import ran
+
 pytestmark = pytest.mark.processes
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -23,14 +25,7 @@ SHELL_SCRIPTS = [
 
 
 def run(*argv: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return ran(*argv, env={**os.environ, **variables})
 
 
 @pytest.mark.parametrize("script", SHELL_SCRIPTS, ids=lambda path: path.name)

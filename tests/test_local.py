@@ -3,38 +3,18 @@
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections import deque
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from prorl_service import local
 from prorl_service.errors import ProRLError
 from tests import vllm_engine
+from tests.client.scripted import answering, raw
 
 pytestmark = pytest.mark.processes
-
-
-@contextmanager
-def answering(*statuses: int) -> Iterator[tuple[str, list[int]]]:
-    """Yields another server's URL, and the `statuses` not answered yet; 200 follows them."""
-    left = list(statuses)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(left.pop(0) if left else 200)
-            self.end_headers()
-
-        def log_message(self, *args: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as pool:
-        pool.submit(server.serve_forever, 0.01)
-        yield f"http://127.0.0.1:{server.server_port}", left
-        server.shutdown()
 
 
 def child(code: str) -> "subprocess.Popen[bytes]":
@@ -43,7 +23,7 @@ def child(code: str) -> "subprocess.Popen[bytes]":
 
 def test_port_of_another_server_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with answering() as (url, _):
+    with answering(raw(b"")) as url:
         port = int(url.rpartition(":")[2])
         with (
             pytest.raises(ProRLError, match=f"port {port} cannot be used: Address already in use"),
@@ -62,7 +42,12 @@ def test_free_ports_are_outside_the_range_that_the_kernel_assigns() -> None:
 
 
 def test_health_is_polled_until_it_is_good(tmp_path: Path) -> None:
-    with answering(503, 503) as (url, left), child("input()") as process:
+    left = deque([raw(b"", 503), raw(b"", 503), raw(b"")])
+
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        left.popleft()(handler)
+
+    with answering(reply) as url, child("input()") as process:
         local._wait_until_healthy(local.LocalProcess(url, tmp_path / "log", process), 60)
         assert not left
         assert process.stdin is not None
@@ -72,7 +57,7 @@ def test_health_is_polled_until_it_is_good(tmp_path: Path) -> None:
 def test_answer_of_another_server_does_not_hide_a_dead_child(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("address in use")
-    with answering() as (url, _), child("") as process:
+    with answering(raw(b"")) as url, child("") as process:
         process.wait()
         with pytest.raises(ProRLError, match="address in use"):
             local._wait_until_healthy(local.LocalProcess(url, log, process), 60)

@@ -17,13 +17,13 @@ from prorl_service.schemas import (
     BackendState,
     Group,
     Limits,
-    Message,
     Rollout,
     RolloutState,
     Sampling,
-    Task,
 )
 from prorl_service.schemas.sampling import SamplerSpec
+from tests import builders
+from tests.programs import prorl
 from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
@@ -32,12 +32,7 @@ MIB = 1024 * 1024
 
 
 def group(group_id: str, n: int, max_tokens: int) -> Group:
-    task = Task(
-        task_id="sum",
-        agent="math",
-        messages=[Message(role="user", content="What is 17 + 25?")],
-        data={"answer": "42"},
-    )
+    task = builders.task("sum", "What is 17 + 25?", data={"answer": "42"})
     limits = Limits(max_turns=1, max_response_tokens=max_tokens)
     return Group(group_id=group_id, task=task, n=n, limits=limits, sampling=Sampling(seed=0))
 
@@ -145,18 +140,10 @@ def test_tool_servers_end_with_the_service(
 
 
 def test_a_tool_server_that_does_not_answer_is_reported_at_the_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "prorl_service.cli", "serve", "--journal", "none"]
-    mcp = ["--mcp", f"web=http://127.0.0.1:{local.free_port()}/mcp?key=secret"]
-    result = subprocess.run(
-        [*command, "--port", str(local.free_port()), *mcp],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 2
-    assert "prorl: MCP server 'web' cannot be used" in result.stderr
-    assert "secret" not in result.stderr
+    mcp = ("--mcp", f"web=http://127.0.0.1:{local.free_port()}/mcp?key=secret")
+    said = "\n".join(start_of("--port", str(local.free_port()), *mcp))
+    assert "prorl: MCP server 'web' cannot be used" in said
+    assert "secret" not in said
 
 
 @pytest.mark.parametrize(
@@ -177,8 +164,7 @@ def test_a_tool_server_that_does_not_answer_is_reported_at_the_start(tmp_path: P
 )
 @pytest.mark.sampled(4)
 def test_wrong_settings_are_one_clear_line(arguments: list[str], complaint: str) -> None:
-    command = [sys.executable, "-m", "prorl_service.cli", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = prorl(*arguments)
     assert result.returncode == 2
     assert complaint in result.stderr
     assert "Traceback" not in result.stderr
@@ -186,8 +172,7 @@ def test_wrong_settings_are_one_clear_line(arguments: list[str], complaint: str)
 
 def start_of(*arguments: str) -> list[str]:
     """Returns what a `prorl serve` that fails to start prints, without its INFO lines."""
-    command = [sys.executable, "-m", "prorl_service.cli", "serve", "--journal", "none", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = prorl("serve", "--journal", "none", *arguments)
     assert result.returncode == 2
     lines = [line.strip() for line in result.stderr.splitlines()]
     return [line for line in lines if " INFO " not in line]
@@ -220,8 +205,7 @@ def test_a_start_is_logged(service: local.LocalProcess, tiny_model: Path) -> Non
 
 
 def test_a_service_shows_its_status(service: local.LocalProcess) -> None:
-    command = [sys.executable, "-m", "prorl_service.cli", "status", "--url", service.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = prorl("status", "--url", service.url, check=True)
     assert f"{service.url}: healthy, prorl {__version__}, run " in done.stdout
     assert "rollouts   none" in done.stdout
     assert re.search(r"engine +\S+ healthy, version 0, 0 of \d+ calls", done.stdout)

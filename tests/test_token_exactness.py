@@ -15,14 +15,12 @@ from prorl_service.schemas import (
     NOT_SAMPLED,
     Group,
     Limits,
-    Message,
     Rollout,
     Sampling,
     Segment,
-    Task,
 )
 from prorl_service.tokens.chat import ChatFormat
-from tests import real_engines
+from tests import builders, real_engines
 from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
@@ -41,15 +39,9 @@ def engine_url(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path)
 
 def run_rollouts(engine_url: str, model: Path, tmp_path: Path) -> list[Rollout]:
     """Runs rollouts of a random model: turns cut off by length, format errors, several turns."""
-    task = Task(
-        task_id="noise",
-        agent="math",
-        messages=[Message(role="user", content="Go on.")],
-        data={"answer": "1"},
-    )
     group = Group(
         group_id="noise",
-        task=task,
+        task=builders.task("noise", "Go on.", data={"answer": "1"}),
         n=16,
         sampling=Sampling(temperature=TEMPERATURE, max_tokens_per_turn=24, seed=1),
         limits=Limits(max_turns=4),

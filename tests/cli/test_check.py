@@ -1,8 +1,6 @@
 """`prorl check`, as its users run it."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from prorl_service import local
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Rollout
 from tests.cli.called import printed
+from tests.programs import prorl
 
 pytestmark = pytest.mark.processes
 
@@ -65,14 +64,7 @@ class Knowing(Ledger):
 def checked(directory: Path, *arguments: object, code: int = 0) -> list[str]:
     """Returns the lines that it prints."""
     (directory / "my_agents.py").write_text(AGENT)
-    done = subprocess.run(
-        [sys.executable, "-m", "prorl_service.cli", "check", *map(str, arguments)],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = prorl("check", *arguments, cwd=directory)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout.splitlines() or done.stderr.splitlines()
@@ -216,11 +208,6 @@ def test_a_service_checks_the_rows_with_its_own_agents(tmp_path: Path) -> None:
         "  line 3, task q62: agent: no agent 'stranger'",
         "  line 4, task q60: task_id: line 1 has it too",
     ]
-
-
-def test_the_schema_of_an_agent_is_printed(tmp_path: Path) -> None:
-    schema = json.loads("\n".join(checked(tmp_path, *OWN, "--schema")))
-    assert schema["required"] == ["answer"]
 
 
 @pytest.mark.parametrize(

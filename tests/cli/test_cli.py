@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +16,11 @@ from prorl_service import __version__, local
 from prorl_service.cli.main import COMMANDS, app
 from prorl_service.cli.program import one_line_errors
 from tests.cli.called import called, printed
+from tests.programs import CLI, prorl, ran
 
 pytestmark = pytest.mark.processes
 
 SUMMARIES = {name: text for group in COMMANDS.values() for name, (_, text) in group.items()}
-PRORL = [sys.executable, "-m", "prorl_service.cli"]
 
 
 def test_help_lists_the_commands_and_imports_none_of_them() -> None:
@@ -31,9 +30,7 @@ def test_help_lists_the_commands_and_imports_none_of_them() -> None:
         "slow = {'pydantic', 'fastapi', 'httpx', 'prorl_service.schemas'} & set(sys.modules)\n"
         "sys.exit(' '.join(slow) or 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = ran(sys.executable, "-c", program)
     assert done.returncode == 0, done.stderr
     for name, text in SUMMARIES.items():
         assert name in done.stdout
@@ -64,9 +61,7 @@ def test_a_shell_completes_commands_and_options(words: str, completed: str, tmp_
         $(complete -p prorl | sed -E 's/.*-F ([^ ]+).*/\\1/')
         echo "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(
-        ["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ran("bash", "-c", program)
     assert done.stdout.split() == [completed], done.stderr
 
 
@@ -140,8 +135,7 @@ def test_the_address_of_the_service_comes_from_the_environment(command: str) -> 
 
 
 def test_an_argument_that_belongs_to_no_option_is_named() -> None:
-    command = [*PRORL, "serve", "http://localhost:8000"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = prorl("serve", "http://localhost:8000")
     assert done.stderr.splitlines() == [
         "prorl: 'http://localhost:8000' belongs to no option",
         "  `--help` lists the options",
@@ -149,10 +143,8 @@ def test_an_argument_that_belongs_to_no_option_is_named() -> None:
 
 
 def test_a_reader_that_has_seen_enough_ends_any_command_quietly() -> None:
-    command = f"{' '.join(PRORL)} alerts | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False
-    )
+    command = f"{' '.join(CLI)} alerts | true; exit ${{PIPESTATUS[0]}}"
+    done = ran("bash", "-c", command)
     assert (done.returncode, done.stderr) == (141, "")
 
 

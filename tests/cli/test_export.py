@@ -1,7 +1,6 @@
 """`prorl export` and `prorl replay` as a user runs them."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from prorl_service.client.saved import SavedStep, StepFiles, read_rollouts, read
 from prorl_service.schemas import Rollout
 from tests.cli.called import called
 from tests.exports.made_rollouts import Made, groups, make
+from tests.programs import ran
 
 pytestmark = pytest.mark.processes
 
@@ -105,9 +105,7 @@ def test_parquet_without_pyarrow_is_one_line(made: Made, tmp_path: Path) -> None
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv[1:] = {words!r}\n"
         "from prorl_service.cli.main import main\nmain()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = ran(sys.executable, "-c", program)
     assert done.returncode == 2
     assert "Parquet needs pyarrow" in done.stderr
     assert "Traceback" not in done.stderr
@@ -117,9 +115,7 @@ def test_a_reader_that_closes_the_pipe_ends_an_export_quietly(made: Made) -> Non
     command = (
         f"{sys.executable} -m prorl_service.cli export {made.journal} --format tokens | head -c 9"
     )
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = ran("bash", "-c", command)
     assert "Traceback" not in done.stderr
     assert "Broken" not in done.stderr
 
@@ -147,13 +143,17 @@ def text(rollout, task):
 """
 
 
-def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a working directory with functions of rewards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "rewards", raising=False)
     (tmp_path / "rewards.py").write_text(REWARDS)
+
+
+@pytest.mark.usefixtures("rewards")
+def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(saved: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     way = ("--reward", "rewards.py:turns")
     out, _ = prorl("replay", saved, *way, "--out", new)
@@ -188,17 +188,10 @@ def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(
     ],
 )
 @pytest.mark.sampled(3)
+@pytest.mark.usefixtures("rewards")
 def test_errors_of_a_reward_function_are_one_line(
-    saved: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    problem: str,
-    monkeypatch: pytest.MonkeyPatch,
+    saved: Path, arguments: list[str], problem: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "rewards", raising=False)
-    (tmp_path / "rewards.py").write_text(REWARDS)
     _, said = prorl("replay", saved, *arguments, code=2)
     assert problem in said.splitlines()[0]
     assert len(said.splitlines()) <= 2

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,10 +18,10 @@ from prorl_service.local import LocalProcess
 from prorl_service.schemas import Blame
 from tests.cli.called import called, printed
 from tests.page.showcase import FAILURES, group, world
+from tests.programs import CLI
 
 pytestmark = pytest.mark.processes
 
-CLI = (sys.executable, "-m", "prorl_service.cli")
 NOBODY = "http://127.0.0.1:9"
 HOME, SEQUENCES = "\x1b[H", re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 """What begins a screen, and what colours it."""

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.cli.try_process import (
     running,
     until,
 )
+from tests.programs import ran
 from tests.testing.guess_agent import NUMBER
 
 pytestmark = pytest.mark.processes
@@ -310,10 +310,7 @@ def test_output_is_folded_unless_full_is_set(tmp_path: Path) -> None:
 
 
 def sleepers(marker: str) -> list[str]:
-    found = subprocess.run(
-        ["pgrep", "-f", f"sleep {marker}"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.split()
+    return ran("pgrep", "-f", f"sleep {marker}").stdout.split()
 
 
 @pytest.mark.parametrize("sandbox", ["process", "bubblewrap"])

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from threading import Event
 
 from pydantic import BaseModel
@@ -18,7 +19,7 @@ Reply = Callable[[BaseHTTPRequestHandler], None]
 
 
 @contextmanager
-def answering(answer: Reply) -> Iterator[str]:
+def answering(answer: Reply, tls: SSLContext | None = None) -> Iterator[str]:
     """Yields the address of a server that has `answer` reply to each request."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -32,9 +33,11 @@ def answering(answer: Reply) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as pool:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         pool.submit(server.serve_forever, 0.01)
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
 

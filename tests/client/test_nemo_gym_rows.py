@@ -18,23 +18,15 @@ def row(given: Any = "Hi", **parameters: Any) -> dict[str, Any]:
     return {"responses_create_params": {"input": given, **parameters}, "expected": 3}
 
 
-def test_text_is_a_users_message() -> None:
-    assert messages_of(row("Hi")) == [Message(role="user", content="Hi")]
-
-
-def test_instructions_and_developers_are_the_system() -> None:
-    items = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+def test_instructions_and_developers_are_the_system_and_parts_of_text_are_lines() -> None:
+    parts = [{"type": "input_text", "text": "one"}, {"type": "input_text", "text": "two"}]
+    items = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": parts}]
     messages = messages_of(row(items, instructions="Be short."))
     assert [(one.role, one.content) for one in messages] == [
         ("system", "Be short."),
         ("system", "Be kind."),
-        ("user", "Hi"),
+        ("user", "one\ntwo"),
     ]
-
-
-def test_parts_of_text_are_lines() -> None:
-    parts = [{"type": "input_text", "text": "one"}, {"type": "input_text", "text": "two"}]
-    assert messages_of(row([{"role": "user", "content": parts}]))[0].content == "one\ntwo"
 
 
 def test_what_the_assistant_thinks_says_and_calls_is_one_message() -> None:

@@ -19,9 +19,10 @@ from pydantic import JsonValue
 
 from prorl_service import local
 from prorl_service.net.credentials import authorization
-from prorl_service.schemas import Group, Limits, Message, Task
+from prorl_service.schemas import Group, Limits
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
+from tests import builders
 from tests.faults.engine import Counts, Fault
 
 WAIT_S = 120
@@ -126,12 +127,7 @@ def _ports_to_come_back_to() -> Iterator[int]:
 def group(
     group_id: str, n: int = 4, turns: int = 3, lease_s: float | None = None, **data: JsonValue
 ) -> Group:
-    task = Task(
-        task_id="t",
-        agent="shell",
-        messages=[Message(role="user", content="Go on.")],
-        data=data,
-    )
+    task = builders.task(text="Go on.", agent="shell", data=data)
     limits = Limits(max_turns=turns, run_timeout_s=WAIT_S)
     return Group(group_id=group_id, task=task, n=n, limits=limits, lease_s=lease_s)
 

@@ -3,8 +3,6 @@ conversations, damaged turns, tools with effects outside, and agents that it lac
 
 import random
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from prorl_service.schemas import Group, Limits, Message, Rollout, RolloutState,
 from tests.faults.processes import WAIT_S, ids_of, port_to_come_back_to
 from tests.faults.test_resume import TURNS, Counting, counting, outputs
 from tests.pipeline.test_continuations import assert_same, flipped, without_one
+from tests.programs import prorl
 
 pytestmark = pytest.mark.processes
 
@@ -134,13 +133,7 @@ def test_a_service_without_the_agents_of_its_journal_does_not_start(
             client.submit(groups)
         running.kill()
     journal = ["--journal", str(tmp_path / "journal.sqlite"), "--resume", "--sandbox", "process"]
-    refused = subprocess.run(
-        [sys.executable, "-m", "prorl_service.cli", "serve", "--backend", engine.url, *journal],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    refused = prorl("serve", "--backend", engine.url, *journal)
     assert refused.returncode == 2
     assert "8 rollouts of agent 'changing'" in refused.stderr
     assert "2 rollouts of agent 'dialling'" in refused.stderr

@@ -74,11 +74,7 @@ async def test_a_service_is_found_after_a_bad_file_took_its_place(
         announced = file.read_bytes()
         async with serving(settings) as url, AsyncRolloutClient(url) as client:
             file.write_bytes(b"\xff")
-
-            async def has_no_service() -> bool:
-                return not (await client.status()).workers[Stage.RUN]
-
-            await until(has_no_service)
+            await until(client.status, lambda status: not status.workers[Stage.RUN])
             file.write_bytes(announced)
             group = scored("g", 0, 1)
             await client.submit([group])

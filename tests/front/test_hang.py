@@ -21,6 +21,7 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import TWO_AT_ONCE, service
 from tests.front.test_front import assert_done, at, ends, ids_of, until_both_run, until_empty
+from tests.programs import ran
 from tests.server.application import Settings, serving, until
 from tests.server.scored_agent import scored
 
@@ -41,12 +42,8 @@ def stopped(running: local.LocalProcess) -> Iterator[None]:
 
 async def until_left(client: AsyncRolloutClient, slots: int) -> None:
     """Waits until the front counts on `slots` rollouts at a time."""
-
-    async def is_left() -> bool:
-        return (await client.status()).workers[Stage.RUN] == slots
-
     async with asyncio.timeout(CLOSED_WITHIN_S):
-        await until(is_left)
+        await until(client.status, lambda status: status.workers[Stage.RUN] == slots)
 
 
 async def test_rollouts_of_a_hung_service_end_once_elsewhere(
@@ -121,7 +118,7 @@ NAMESPACE = "prorl-front-test"
 
 
 def ip(*arguments: str, check: bool = True) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    done = ran("ip", *arguments)
     if check and done.returncode:
         pytest.skip(f"no network namespaces here: ip {' '.join(arguments)}: {done.stderr.strip()}")
 
@@ -188,19 +185,11 @@ async def test_rollouts_of_a_service_behind_a_dead_link_end_once_elsewhere(
         ):
             await until_left(client, 6)
             await client.submit(groups)
-
-            async def both_run() -> bool:
-                return (await far.status()).rollouts.get(RolloutState.RUNNING, 0) > 0
-
-            await until(both_run)
+            await until(far.status, lambda status: status.rollouts.get(RolloutState.RUNNING))
             ip("-n", namespace, "link", "set", "prorl-far", "down")
             ended = await client.wait(ids_of(groups), LEFT_WITHIN_S)
             ip("-n", namespace, "link", "set", "prorl-far", "up")
-
-            async def is_empty() -> bool:
-                return not (await far.status()).rollouts
-
-            await until(is_empty)
+            await until(far.status, lambda status: not status.rollouts)
     assert_done(ended, groups)
     assert {one.attempt for one in ended} == {1, 2}
     assert ends(settings) == Counter({(one, "done"): 1 for one in ids_of(groups)})

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import service
 from tests.front.test_front import ids_of
+from tests.programs import prorl
 from tests.server.application import Settings, serving, until
 from tests.server.scored_agent import scored
 
@@ -64,9 +63,7 @@ def renewed(claim: Path) -> Iterator[None]:
 def test_a_second_front_is_refused_by_one_line_that_names_the_first(tmp_path: Path) -> None:
     directory = tmp_path / "services"
     with service("a", tmp_path), local.front(directory, [], log=tmp_path / "front.log") as first:
-        command = [sys.executable, "-m", "prorl_service.cli", "front", "--services", str(directory)]
-        options = ["--port", "0", "--journal", "none"]
-        second = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        second = prorl("front", "--services", directory, "--port", "0", "--journal", "none")
     assert second.returncode == 2
     lines = [one for one in second.stderr.splitlines() if one.startswith("prorl: ")]
     assert len(lines) == 1
@@ -123,11 +120,7 @@ async def test_a_front_that_lost_its_claim_does_no_more_work(
     assert settings.services is not None
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         claimed_elsewhere(settings.services)
-
-        async def has_failed() -> bool:
-            return (await client.status()).failure is not None
-
-        await until(has_failed)
+        await until(client.status, lambda status: status.failure)
         status = await client.status()
         assert status.failure is not None
         assert "now belong to the front of process 1 on node7" in status.failure
@@ -161,12 +154,8 @@ async def test_two_fronts_do_not_touch_each_others_engines(
             announced = (tmp_path / "services" / "a.json").read_text()
             async with serving(others) as other_url, AsyncRolloutClient(other_url) as second:
                 async with serving(settings) as url, AsyncRolloutClient(url) as first:
-
-                    async def has_engine() -> bool:
-                        async with AsyncRolloutClient(shared.url) as direct:
-                            return len(await direct.backends()) == 1
-
-                    await until(has_engine)
+                    async with AsyncRolloutClient(shared.url) as direct:
+                        await until(direct.backends, lambda found: len(found) == 1)
                     (other_directory / "a.json").write_text(announced)
                     await second.submit([other])
                     await first.submit(mine)

@@ -11,11 +11,10 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.schemas import Group, Rollout, RolloutState
+from prorl_service.schemas import Group, Rollout
 from prorl_service.testing import StubEngine
 from tests.front.conftest import service
-from tests.front.test_front import assert_done, at, ids_of
-from tests.server.application import until
+from tests.front.test_front import assert_done, ids_of, until_running
 from tests.server.scored_agent import SCORED, scored
 
 pytestmark = pytest.mark.processes
@@ -44,14 +43,6 @@ def four(tmp_path: Path) -> Iterator[list[local.LocalProcess]]:
     wide = ("--run-workers", "16", "--init-workers", "8", "--ready-rollouts", "8")
     with ExitStack() as stack:
         yield [stack.enter_context(service(name, tmp_path, *wide)) for name in "abcd"]
-
-
-async def until_running(services: Sequence[local.LocalProcess], count: int) -> None:
-    async def are_running() -> bool:
-        states = await asyncio.gather(*map(at, services))
-        return sum(one[RolloutState.RUNNING] for one in states) == count
-
-    await until(are_running)
 
 
 async def killed_and_started_again(

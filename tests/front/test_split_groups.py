@@ -16,8 +16,9 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import Group, Rollout, RolloutState
 from tests.front.odd_service import odd_service
 from tests.front.one_run_agent import ONE_RUN, Runs
-from tests.front.test_front import at, ends, ids_of, until_empty
+from tests.front.test_front import at_all, ends, ids_of, until_empty
 from tests.server.application import Settings, serving, until
+from tests.waits import condition
 
 pytestmark = pytest.mark.processes
 
@@ -56,16 +57,12 @@ def runs(tmp_path: Path) -> Runs:
 
 async def index_of_owner(services: Sequence[local.LocalProcess], count: int) -> int:
     """Returns which service has all `count` rollouts in RUN or ended."""
-    found: list[int] = []
 
-    async def one_has_them() -> bool:
-        states = [await at(one) for one in services]
-        begun = [one[RolloutState.RUNNING] + one[RolloutState.DONE] for one in states]
-        found[:] = [index for index, one in enumerate(begun) if one == count]
-        return bool(found)
+    async def begun() -> list[int]:
+        found = await at_all(services)
+        return [one[RolloutState.RUNNING] + one[RolloutState.DONE] for one in found]
 
-    await until(one_has_them)
-    return found[0]
+    return (await until(begun, lambda counts: count in counts)).index(count)
 
 
 @pytest.mark.parametrize("size", [2, 8, 48])
@@ -125,11 +122,7 @@ async def test_a_service_that_joins_two_runs_is_left(
         odd.mixes_results = True
         await until(odd.was_told)
         await client.submit([group])
-
-        async def has_it() -> bool:
-            return odd.group_ids == {"g"}
-
-        await until(has_it)
+        await condition(lambda: odd.group_ids == {"g"})
         with many_at_once("a", tmp_path):
             ended = await client.wait(group.rollout_ids(), WAIT_S)
     for one in ended:

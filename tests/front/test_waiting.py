@@ -12,6 +12,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.front.discovery import Announcements
 from prorl_service.front.waiting import wait_for_services
 from tests.front.conftest import service
+from tests.programs import prorl
 
 pytestmark = pytest.mark.processes
 
@@ -49,17 +50,16 @@ async def test_a_wait_that_times_out_reports_what_each_service_said(tmp_path: Pa
 
 
 def test_the_front_command_exits_with_the_error_of_its_wait(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "prorl_service.cli", "front", "--services", str(tmp_path)]
-    options = ["--wait-s", "0", "--journal", "none"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    options = ("--wait-s", "0", "--journal", "none")
+    done = prorl("front", "--services", tmp_path, *options)
     assert done.returncode == 2
     assert "prorl: 0 of 1 services answer (none yet)" in done.stderr
     assert "Traceback" not in done.stderr
-    command[-1] = str(tmp_path / "mistyped")
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    mistyped = tmp_path / "mistyped"
+    done = prorl("front", "--services", mistyped, *options)
     assert done.returncode == 2
-    assert f"prorl: --services {command[-1]}: no such directory" in done.stderr
-    assert not (tmp_path / "mistyped").exists()
+    assert f"prorl: --services {mistyped}: no such directory" in done.stderr
+    assert not mistyped.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -98,7 +98,6 @@ def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_named(options: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "prorl_service.cli", "serve", "--sandbox", "process"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    done = prorl("serve", "--sandbox", "process", *options)
     assert done.returncode == 2
     assert message in done.stderr

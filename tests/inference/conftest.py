@@ -8,6 +8,12 @@ from prorl_service.testing import StubEngine
 
 
 @pytest.fixture
+async def engine(tiny_model: Path) -> AsyncIterator[StubEngine]:
+    async with StubEngine(tiny_model, lambda _: [5]) as stub:
+        yield stub
+
+
+@pytest.fixture
 async def engines(tiny_model: Path) -> AsyncIterator[list[StubEngine]]:
     async with AsyncExitStack() as stack:
         yield [

@@ -1,7 +1,7 @@
 """Helpers shared by the tests of the backend pool."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.session import RolloutSession
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
 from prorl_service.testing import StubEngine, safetensors
+from tests.waits import condition
 
 
 @asynccontextmanager
@@ -64,8 +65,3 @@ async def call(generator: RolloutSession) -> str:
 async def until(pool: BackendPool, state: BackendState, count: int) -> None:
     """Waits until monitors see `count` backends in `state`; only the test's timeout bounds it."""
     await condition(lambda: sum(status.state is state for status in pool.statuses()) == count)
-
-
-async def condition(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)

@@ -1,7 +1,5 @@
 """Access to the reference engine: only with its key, if it has one, and never by a foreign page."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
 from tests.faults.processes import WAIT_S, group, ids_of, service
+from tests.programs import prorl
 from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
@@ -134,9 +133,7 @@ def test_a_key_from_the_environment_is_not_passed_to_children(
 
 def test_an_empty_key_file_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("\n")
-    command = [sys.executable, "-m", "prorl_service.cli", "engine", "--model", str(tiny_model)]
-    command += ["--api-key-file", str(tmp_path / "key")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    done = prorl("engine", "--model", tiny_model, "--api-key-file", tmp_path / "key")
     assert done.returncode != 0
     assert "key is empty" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import uvloop
 
 from prorl_service.inference.engines import handout
 from prorl_service.inference.engines.handout import OfferedFile as ServiceOffer
@@ -192,16 +191,3 @@ async def test_a_bug_in_a_transfer_is_noticed(weights: Path) -> None:
         await offer.transfers.drain()
         assert offer.transfers.failure is not None
         assert "KeyError('a bug')" in offer.transfers.failure
-
-
-def test_files_are_sent_by_the_loop_of_the_service(weights: Path) -> None:
-    async def fetched() -> bytes:
-        async with offered(weights, ENGINE, lambda: None) as offer:
-            fetch = await asyncio.to_thread(Fetch, elsewhere(offer))
-            await offer.transfers.drain()
-        file = await asyncio.to_thread(fetch.file)
-        content = os.pread(file.fileno(), len(CONTENT) + 1, 0)
-        await asyncio.to_thread(fetch.close)
-        return content
-
-    assert uvloop.run(fetched()) == CONTENT

@@ -14,7 +14,8 @@ from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.pushed import PushedWeights, RefusedWeights
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
-from tests.inference.pools import call, condition, kept, pool_of, until, upload
+from tests.inference.pools import call, kept, pool_of, until, upload
+from tests.waits import condition
 
 CONFIG = PoolConfig(probe_interval_s=0.02, wait_for_backend_s=30)
 
@@ -38,26 +39,10 @@ async def come_back(engine: StubEngine) -> None:
     engine.status = 200
 
 
-async def test_the_last_good_weights_serve_on_after_an_engine_refused_those_offered(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    engine = engines[0]
-    async with pool_of([engine], tmp_path) as pool:
-        await offer_unfit_weights(engine, pool)
-        assert kept(tmp_path) == {b"good", b"unfit"}
-        await come_back(engine)
-        await until(pool, BackendState.HEALTHY, 1)
-        assert (engine.weights, pool.policy_version, pool.pushed_version) == (b"good", 1, 1)
-        await condition(lambda: kept(tmp_path) == {b"good"})
-        with pool.session("r") as generator:
-            await call(generator)
-
-
 @pytest.mark.parametrize("wait", ["until_up", "until_serving", "call"])
 async def test_whatever_waits_for_an_engine_is_told_why_the_weights_were_given_up(
-    engines: list[StubEngine], tmp_path: Path, wait: str
+    engine: StubEngine, tmp_path: Path, wait: str
 ) -> None:
-    engine = engines[0]
     async with pool_of([engine], tmp_path) as pool:
         await offer_unfit_weights(engine, pool)
         with pool.session("r") as generator:
@@ -73,40 +58,7 @@ async def test_whatever_waits_for_an_engine_is_told_why_the_weights_were_given_u
                 await waiting
 
 
-async def test_the_next_push_is_told_of_the_refusal_once(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    engine = engines[0]
-    async with pool_of([engine], tmp_path) as pool:
-        await offer_unfit_weights(engine, pool)
-        await come_back(engine)
-        await until(pool, BackendState.HEALTHY, 1)
-        assert "of version 2 were given up" in str(pool.refused_weights)
-        engine.refuses_weights = False
-        with pytest.raises(WeightsRejected, match="of version 2 were given up"):
-            await pool.weights.load_stream(upload(b"next"))
-        assert pool.refused_weights is None
-        await pool.weights.load_stream(upload(b"next"))
-        assert (engine.weights, pool.policy_version) == (b"next", 3)
-
-
-async def test_the_first_engine_to_take_offered_weights_makes_them_the_newest(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    engine = engines[0]
-    async with pool_of([engine], tmp_path) as pool:
-        await offer_unfit_weights(engine, pool)
-        engine.refuses_weights = False
-        await come_back(engine)
-        await pool.until_serving()
-        assert (engine.weights, pool.policy_version, pool.refused_weights) == (b"unfit", 2, None)
-        await condition(lambda: kept(tmp_path) == {b"unfit"})
-
-
-async def test_a_draw_for_refused_weights_is_refused(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    engine = engines[0]
+async def test_a_draw_for_refused_weights_is_refused(engine: StubEngine, tmp_path: Path) -> None:
     async with pool_of([engine], tmp_path) as pool:
         await offer_unfit_weights(engine, pool)
         pool.raise_if_refused(2)
@@ -210,12 +162,19 @@ class World:
         with suppress(WeightsRejected):
             await self.settle()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         assert self.service.policy_version == self.accepted
         up = [engine for engine in self.engines if engine.status == 200]
         assert {engine.weights for engine in up} <= (
             {b"fit %d" % self.accepted} if self.accepted else {b""}
         )
+        await condition(lambda: kept(self.spool) == self.files())
+
+    def files(self) -> set[bytes]:
+        """Returns the values of the weights that are accepted, and of those that are offered."""
+        offered = self.offered or 0
+        fit, unfit = {self.accepted, max(offered, 0)} - {0}, {max(-offered, 0)} - {0}
+        return {b"fit %d" % one for one in fit} | {b"unfit %d" % one for one in unfit}
 
 
 @asynccontextmanager
@@ -245,7 +204,7 @@ async def test_engines_serve_what_one_of_them_accepted_last_whatever_happens(
                     await world.restart()
                 case way:
                     await world.move(random.choice(world.engines), is_up=way == "up")
-            world.check()
+            await world.check()
 
 
 def test_a_journal_of_the_newest_weights_alone_is_read() -> None:

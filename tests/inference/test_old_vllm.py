@@ -25,7 +25,7 @@ from tests.inference.old_vllm import (
     known_backend,
     token_after,
 )
-from tests.inference.pools import condition
+from tests.waits import condition
 
 PROMPT = [1, 2, 3]
 LENGTH = 40

@@ -26,13 +26,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "monotonic", made.monotonic)
-    return made
-
-
 def test_another_training_is_refused_in_one_line_that_says_whose_policy_it_is() -> None:
     owner = PolicyOwner()
     assert owner.claim(claim("first"))
@@ -44,30 +37,11 @@ def test_another_training_is_refused_in_one_line_that_says_whose_policy_it_is() 
     assert "take_over" in refusal.value.hint
 
 
-def test_the_policy_can_be_taken_over_and_the_former_holder_does_not_take_it_back() -> None:
-    owner = PolicyOwner()
-    owner.claim(claim("first", take_over=True))
-    assert owner.claim(claim("second", take_over=True))
-    with pytest.raises(PolicyTaken, match="training second"):
-        owner.claim(claim("first", is_renewal=True))
-    with pytest.raises(PolicyTaken, match="training second"):
-        owner.check(training("first").key)
-
-
-def test_a_later_process_of_the_training_has_the_policy_and_the_earlier_one_has_lost_it() -> None:
-    owner = PolicyOwner()
-    owner.claim(claim("same", "1"))
-    assert owner.claim(claim("same", "2"))
-    owner.check(training("same", "2").key)
-    for refused in (
-        lambda: owner.check("same.1"),
-        lambda: owner.claim(claim("same", "1", is_renewal=True)),
-    ):
-        with pytest.raises(PolicyTaken, match="training same"):
-            refused()
-
-
-def test_a_lease_that_lapsed_costs_nothing_until_another_claims(clock: Clock) -> None:
+def test_a_lease_that_lapsed_costs_nothing_until_another_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
     owner = PolicyOwner()
     owner.claim(claim("first"))
     clock.now += 2 * LEASE_S
@@ -95,14 +69,13 @@ def test_nobody_pushes_to_a_service_that_knows_no_training() -> None:
     PolicyOwner().check_weights(None)
 
 
-NAMES = st.sampled_from(["a", "b", "c"])
+NAMES = st.sampled_from(["a", "b"])
 PROCESSES = st.sampled_from(["1", "2"])
 MOVES = st.one_of(
     st.tuples(st.just("claim"), NAMES, PROCESSES, st.sampled_from(["", "take_over", "is_renewal"])),
     st.tuples(st.just("check"), NAMES, PROCESSES, st.just("")),
-    st.tuples(st.just("release"), NAMES, PROCESSES, st.just("")),
-    st.tuples(st.just("wait"), st.floats(1, 100), st.just(""), st.just("")),
-    st.tuples(st.just("restart"), st.just(""), st.just(""), st.just("")),
+    st.tuples(st.just("wait"), st.sampled_from([10, 40, 70]), st.just(""), st.just("")),
+    st.tuples(st.sampled_from(["release", "restart"]), st.just(""), st.just(""), st.just("")),
 )
 
 
@@ -128,9 +101,8 @@ def test_the_policy_changes_hands_only_by_a_claim_that_may_have_it(
                     released = bool(holder) and not is_live
                     continue
                 case "release":
-                    if key == owner.key:
-                        owner.release()
-                        released = True
+                    owner.release()
+                    released = bool(holder)
                     continue
                 case "claim":
                     free = not holder or key == holder

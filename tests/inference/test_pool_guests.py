@@ -11,26 +11,14 @@ from prorl_service.inference.engines.base import EngineInfo
 from prorl_service.inference.member import PoolMember
 from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
-from tests.inference.pools import call, condition, id_of, pool_of, until, upload
+from tests.inference.pools import call, id_of, pool_of, until, upload
+from tests.waits import condition
 
 # --- leases and limits --------------------------------------------------------------------------
 
 
-async def test_a_backend_that_is_not_added_again_is_removed(
+async def test_a_backend_that_is_not_added_again_is_removed_and_one_that_is_stays(
     engines: list[StubEngine], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    guest, host, _ = engines
-    async with pool_of([host], tmp_path) as pool:
-        await pool.add(BackendSpec(url=guest.url, lease_s=0.1))
-        await condition(lambda: [one.url for one in pool.statuses()] == [host.url])
-        assert f"{id_of(guest)} removed: it was not added again for 0.1 s" in caplog.text
-        assert pool.background.failure is None
-        with pool.session("r") as generator:
-            assert await call(generator) == id_of(host)
-
-
-async def test_adding_a_backend_again_renews_its_lease(
-    engines: list[StubEngine], tmp_path: Path
 ) -> None:
     first, second, _ = engines
     async with pool_of([], tmp_path) as pool:
@@ -39,6 +27,10 @@ async def test_adding_a_backend_again_renews_its_lease(
         await pool.add(BackendSpec(url=second.url, lease_s=0.3))  # the first would expire earlier
         await condition(lambda: len(pool.statuses()) == 1)
         assert pool.statuses()[0].url == first.url
+        assert f"{id_of(second)} removed: it was not added again for 0.3 s" in caplog.text
+        assert pool.background.failure is None
+        with pool.session("r") as generator:
+            assert await call(generator) == id_of(first)
 
 
 async def test_removing_a_backend_ends_its_lease(
@@ -56,9 +48,8 @@ async def test_removing_a_backend_ends_its_lease(
 
 
 async def test_the_last_limit_on_a_backends_concurrent_calls_counts(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
-    engine = engines[0]
     engine.latency_s = 3600
     async with pool_of([], tmp_path) as pool:
         await pool.add(BackendSpec(url=engine.url, max_calls=2))
@@ -143,18 +134,18 @@ async def test_refused_weights_keep_no_model_away(
 
 
 async def test_a_backend_removed_while_it_is_added_brings_no_model(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
     async with pool_of([], tmp_path) as pool:
-        adding = asyncio.create_task(pool.add(BackendSpec(url=engines[0].url, lease_s=3600)))
+        adding = asyncio.create_task(pool.add(BackendSpec(url=engine.url, lease_s=3600)))
         await asyncio.sleep(0)
-        await pool.remove(id_of(engines[0]))
+        await pool.remove(id_of(engine))
         assert (await adding).reason == "removed"
         assert pool.model.current is None
 
 
 async def test_a_backend_removed_while_it_is_added_takes_nothing_from_the_next(
-    engines: list[StubEngine], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: StubEngine, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe, slow, may_fail = PoolMember.probe, list[PoolMember](), asyncio.Event()
 
@@ -166,7 +157,7 @@ async def test_a_backend_removed_while_it_is_added_takes_nothing_from_the_next(
         return await probe(member, timeout_s=timeout_s)
 
     short = StubEngine(tiny_model, lambda _: [5], max_model_len=64)
-    async with short, pool_of([engines[0]], tmp_path) as pool:
+    async with short, pool_of([engine], tmp_path) as pool:
         monkeypatch.setattr(PoolMember, "probe", slow_at_first)
         adding = asyncio.create_task(pool.add(BackendSpec(url=short.url)))
         await asyncio.sleep(0)
@@ -198,9 +189,8 @@ async def test_the_newest_reported_version_counts_until_weights_are_pushed(
 
 
 async def test_a_backend_updated_by_others_serves_with_their_weights_only(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
-    engine = engines[0]
     engine.version = 3
     async with pool_of([], tmp_path) as pool:
         await pool.add(BackendSpec(url=engine.url, policy_version=3))
@@ -215,8 +205,7 @@ async def test_a_backend_updated_by_others_serves_with_their_weights_only(
         assert pool.policy_version == 4
 
 
-async def test_calls_outlast_a_pause_by_others(engines: list[StubEngine], tmp_path: Path) -> None:
-    engine = engines[0]
+async def test_calls_outlast_a_pause_by_others(engine: StubEngine, tmp_path: Path) -> None:
     engine.version = 3
     async with pool_of([], tmp_path) as pool, httpx.AsyncClient(base_url=engine.url) as others:
         await pool.add(BackendSpec(url=engine.url, policy_version=3))

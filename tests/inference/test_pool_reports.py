@@ -13,7 +13,8 @@ from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec, BackendState, EngineReport
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.inference.pools import call, condition, id_of, pool_of, until
+from tests.inference.pools import call, id_of, pool_of, until
+from tests.waits import condition
 
 
 class CountingEngine(StubEngine):

@@ -10,61 +10,26 @@ from prorl_service.errors import (
 from prorl_service.inference.sources import WeightFile
 from prorl_service.schemas import BackendState, Push
 from prorl_service.testing import StubEngine
-from tests.inference.pools import (
-    broken_upload,
-    call,
-    condition,
-    generate,
-    id_of,
-    kept,
-    pool_of,
-    until,
-    upload,
-)
-
-
-async def test_an_engine_that_restarts_is_given_the_weights_again(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    engine = engines[0]
-    async with pool_of([engine], tmp_path) as pool:
-        await pool.weights.load_stream(upload(b"trained"))
-        engine.restart()
-        await condition(lambda: engine.weights == b"trained")
+from tests.inference.pools import broken_upload, call, generate, id_of, kept, pool_of, until, upload
+from tests.waits import condition
 
 
 @pytest.mark.slow
 async def test_nothing_is_sampled_with_the_weights_an_engine_restarted_with(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
-    async with pool_of(engines[:1], tmp_path) as pool:
+    async with pool_of([engine], tmp_path) as pool:
         await pool.weights.load_stream(upload(b"trained"))
         with pool.session("r") as generator:
             for _ in range(5):
-                engines[0].restart()  # no probe has seen it yet
+                engine.restart()  # no probe has seen it yet
                 generation = await generate(generator)
                 assert set(generation.policy_versions) == {1}
 
 
-async def test_an_engine_that_was_down_gets_the_newest_weights(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    engine = engines[0]
-    async with pool_of([engine], tmp_path) as pool:
-        await pool.weights.load_stream(upload(b"of run A"))
-        engine.status = 503
-        await until(pool, BackendState.DOWN, 1)
-        report = await pool.weights.load_stream(upload(b"of run B"))
-        assert report.pending == [id_of(engine)]
-        engine.status = 200
-        await until(pool, BackendState.HEALTHY, 1)
-        assert engine.weights == b"of run B"
-
-
 async def test_a_call_that_waits_for_an_update_is_woken_by_its_refusal(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
-    engine = engines[0]
     async with pool_of([engine], tmp_path, wait_for_backend_s=60) as pool:
         await pool.weights.load_stream(upload(b"old"))
         engine.refuses_weights, engine.update_latency_s = True, 0.3
@@ -79,9 +44,8 @@ async def test_a_call_that_waits_for_an_update_is_woken_by_its_refusal(
 
 
 async def test_an_engine_that_was_never_down_wakes_calls_after_its_update(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
-    engine = engines[0]
     async with pool_of([engine], tmp_path, wait_for_backend_s=60) as pool:
         await pool.weights.load_stream(upload(b"trained"))
         engine.update_latency_s = 0.3
@@ -94,10 +58,7 @@ async def test_an_engine_that_was_never_down_wakes_calls_after_its_update(
 
 
 @pytest.mark.slow
-async def test_an_update_does_not_count_as_waiting(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    engine = engines[0]
+async def test_an_update_does_not_count_as_waiting(engine: StubEngine, tmp_path: Path) -> None:
     engine.update_latency_s = 0.8
     async with pool_of([engine], tmp_path, wait_for_backend_s=0.2) as pool:
         push = asyncio.create_task(pool.weights.load_stream(upload(b"new")))
@@ -175,10 +136,7 @@ async def test_weights_that_cannot_be_read_leave_the_old_ones_in_use(
         assert pool.policy_version == 1
 
 
-async def test_a_monitor_survives_weights_that_vanished(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    engine = engines[0]
+async def test_a_monitor_survives_weights_that_vanished(engine: StubEngine, tmp_path: Path) -> None:
     async with pool_of([engine], tmp_path) as pool:
         await pool.weights.load_stream(upload(b"trained"))
         (name,) = (one for one in os.listdir(tmp_path) if one.startswith("weights-"))

@@ -87,17 +87,14 @@ async def generate(
     )
 
 
-async def test_an_engine_describes_itself_by_how_it_was_started() -> None:
-    async with backend_of(Sglang().routes()) as backend:
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_an_engine_describes_itself_by_how_it_was_started(is_ready: bool) -> None:
+    ready = answers("", 200 if is_ready else 503)
+    async with backend_of(Sglang(**{"/ready": ready}).routes()) as backend:
         info = await backend.describe()
         assert backend.engine.kind == "sglang"
     assert (info.model, info.root, info.max_model_len) == ("m", "/m", 64)
-    assert (info.policy_version, info.is_paused) == (7, False)
-
-
-async def test_an_engine_that_is_not_ready_is_paused() -> None:
-    async with backend_of(Sglang(**{"/ready": answers("", 503)}).routes()) as backend:
-        assert (await backend.describe()).is_paused
+    assert (info.policy_version, info.is_paused) == (7, not is_ready)
 
 
 async def test_an_older_release_is_refused() -> None:

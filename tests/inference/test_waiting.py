@@ -12,7 +12,8 @@ from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, Route
 from prorl_service.inference.session import RolloutSession
 from prorl_service.schemas import BackendSpec, Sampling
 from prorl_service.testing import StubEngine
-from tests.inference.pools import call, condition, id_of, pool_of
+from tests.inference.pools import call, id_of, pool_of
+from tests.waits import condition
 
 
 class Counting(LeastExpectedTime):
@@ -75,9 +76,8 @@ async def test_calls_run_in_the_order_they_came(tiny_model: Path, tmp_path: Path
 
 
 async def test_room_given_to_a_call_that_is_cancelled_goes_to_the_next(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
-    (engine, *_) = engines
     async with BackendPool(tmp_path) as pool:
         await pool.add(BackendSpec(url=engine.url, max_calls=1))
         engine.latency_s = 3600

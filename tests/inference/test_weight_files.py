@@ -23,25 +23,10 @@ async def stalled_upload(started: asyncio.Event) -> AsyncIterator[bytes]:
     await asyncio.Event().wait()
 
 
-async def test_an_upload_that_stalls_does_not_hold_up_the_next(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
-    async with pool_of(engines[:1], tmp_path) as pool:
-        started = asyncio.Event()
-        stalled = asyncio.create_task(pool.weights.load_stream(stalled_upload(started)))
-        await started.wait()
-        async with asyncio.timeout(30):
-            await pool.weights.load_stream(upload(b"next"))
-        assert engines[0].weights == b"next"
-        stalled.cancel()
-        await asyncio.wait([stalled])
-        assert kept(tmp_path) == {b"next"}
-
-
-async def test_files_of_others_are_left_alone(engines: list[StubEngine], tmp_path: Path) -> None:
+async def test_files_of_others_are_left_alone(engine: StubEngine, tmp_path: Path) -> None:
     (tmp_path / "mine.safetensors").write_bytes(b"a user's own")
     (tmp_path / "notes.txt").write_bytes(b"a user's own")
-    async with pool_of(engines[:1], tmp_path) as pool:
+    async with pool_of([engine], tmp_path) as pool:
         for _ in range(2):
             await pool.weights.load_stream(upload(b"trained"))
         assert len(kept(tmp_path)) == 2
@@ -49,7 +34,7 @@ async def test_files_of_others_are_left_alone(engines: list[StubEngine], tmp_pat
 
 
 async def test_weights_are_on_disk_before_they_are_remembered(
-    engines: list[StubEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: StubEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
     fsync = os.fsync
@@ -64,12 +49,12 @@ async def test_weights_are_on_disk_before_they_are_remembered(
 
     monkeypatch.setattr(os, "fsync", noting)
     async with BackendPool(tmp_path, keep=keep) as pool:
-        await pool.add(BackendSpec(url=engines[0].url))
+        await pool.add(BackendSpec(url=engine.url))
         await pool.weights.load_stream(upload(b"trained"))
 
 
 async def test_a_stalled_upload_is_ended_and_leaves_nothing(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
     config = PoolConfig(upload_silence_s=0.2)
     async with BackendPool(tmp_path, config) as pool:
@@ -79,7 +64,7 @@ async def test_a_stalled_upload_is_ended_and_leaves_nothing(
 
 
 async def test_weights_that_cannot_be_written_fail_with_the_reason(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     async with BackendPool(tmp_path / "file") as pool:
@@ -88,9 +73,9 @@ async def test_weights_that_cannot_be_written_fail_with_the_reason(
 
 
 async def test_files_left_by_a_killed_process_are_removed_at_the_next_start(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
-    async with pool_of(engines[:1], tmp_path) as pool:
+    async with pool_of([engine], tmp_path) as pool:
         await pool.weights.load_stream(upload(b"trained"))
     (name,) = os.listdir(tmp_path)
     pushed = PushedWeights(NumberedWeights(WeightFile(tmp_path / name), 1))

@@ -124,15 +124,15 @@ async def one_piece(content: bytes):  # type: ignore[no-untyped-def]
 
 
 async def test_no_engine_is_asked_about_weights_with_nan(
-    engines: list[StubEngine], tmp_path: Path
+    engine: StubEngine, tmp_path: Path
 ) -> None:
     good, bad = (save({"w": torch.tensor([1.0, end])}) for end in (2.0, math.nan))
-    async with pool_of(engines[:1], tmp_path / "spool") as pool:
+    async with pool_of([engine], tmp_path / "spool") as pool:
         await pool.weights.load_stream(one_piece(good))
         with pytest.raises(WeightsRejected, match="'w' holds NaN") as caught:
             await pool.weights.load_stream(one_piece(bad))
         assert (caught.value.answer_status, caught.value.retryable) == (422, False)
-        assert engines[0].weights == good[-8:]
+        assert engine.weights == good[-8:]
         assert len(kept(tmp_path / "spool")) == 1
         assert pool.policy_version == 1
 

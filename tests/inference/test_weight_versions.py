@@ -58,12 +58,12 @@ def wider_copy(model: Path, directory: Path) -> Path:
 
 
 async def test_weights_are_never_given_to_a_namesake_of_another_shape(
-    engines: list[StubEngine], tiny_model: Path, tmp_path: Path, chat: ChatFormat
+    engine: StubEngine, tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
     wider = wider_copy(tiny_model, tmp_path / "wider")
     journal = Remembered()
     async with journal.pool(tmp_path / "weights") as pool:
-        await pool.add(BackendSpec(url=engines[0].url))
+        await pool.add(BackendSpec(url=engine.url))
         await pool.weights.load_stream(upload(b"trained"), Push(after=56))
     async with StubEngine(wider, lambda _: [chat.end_of_turn_id]) as other:
         async with journal.pool(tmp_path / "weights") as pool:

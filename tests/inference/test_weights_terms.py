@@ -43,17 +43,12 @@ async def terms(
         return agreed
 
 
-async def test_weights_are_wanted_in_the_type_that_the_engine_computes_in(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    agreed = await terms(tmp_path, vllm(tiny_model, PLUGIN))
-    assert (agreed.form, agreed.dtype) == (WeightsForm.MODEL, "bfloat16")
-
-
-async def test_an_engine_that_names_no_type_gets_weights_as_they_are(
+async def test_weights_are_wanted_in_the_type_that_the_engine_computes_in_if_it_names_one(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     routes = vllm(tiny_model, PLUGIN)
+    agreed = await terms(tmp_path, routes)
+    assert (agreed.form, agreed.dtype) == (WeightsForm.MODEL, "bfloat16")
     del routes["/server_info"]
     assert (await terms(tmp_path, routes)).dtype is None
 

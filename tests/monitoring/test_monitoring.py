@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from prorl_service.monitoring import alert_rules, dashboard
+from tests.programs import prorl, ran
 
 pytestmark = pytest.mark.processes
 
@@ -72,9 +71,7 @@ def selectors(node: Any) -> Iterator[Any]:
 
 
 def rules_file(*arguments: str) -> str:
-    command = [sys.executable, "-m", "prorl_service.cli", "alerts", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout
+    return prorl("alerts", *arguments, check=True).stdout
 
 
 # --- agreement with /metrics --------------------------------------------------------------------
@@ -101,9 +98,7 @@ async def test_counters_have_a_first_sample_before_anything_happens(url: str) ->
 
 
 def test_the_command_prints_the_dashboard() -> None:
-    command = [sys.executable, "-m", "prorl_service.cli", "grafana"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert json.loads(done.stdout) == DASHBOARD
+    assert json.loads(prorl("grafana", check=True).stdout) == DASHBOARD
 
 
 def test_panels_do_not_overlap_and_fill_their_rows() -> None:
@@ -200,8 +195,7 @@ def promtool() -> str:
 def test_prometheus_accepts_the_rules(promtool: str, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text(rules_file())
-    command = [promtool, "check", "rules", str(rules)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = ran(promtool, "check", "rules", rules)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(RULES)} rules found" in done.stdout
 
@@ -213,8 +207,7 @@ def test_prometheus_fires_exactly_the_expected_alerts(promtool: str, tmp_path: P
     tests = [firing({}, None), *(firing(changes, name) for name, changes in ILL.items())]
     file = tmp_path / "tests.yml"
     file.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": tests}))
-    command = [promtool, "test", "rules", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(promtool, "test", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

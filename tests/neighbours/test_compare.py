@@ -132,24 +132,6 @@ def faults() -> Iterator[tuple[str, str, str, dict[str, object]]]:
         "class WeightSource:\n    @property\n    @abstractmethod\n    def metadata(self): ...\n",
         {"stand_ins": {"plugins/a.py:_Policy": "lib:WeightSource"}},
     )
-    yield (
-        "lib:SamplingParams has no seed",
-        "",
-        "class SamplingParams(Struct):\n    sampling_seed: int | None = None\n",
-        {"fields": {"lib:SamplingParams": ["seed"]}},
-    )
-    yield (
-        "Intake of ours has no takes_seeds",
-        "class Intake:\n    way: str\n",
-        "",
-        {"ours": {"plugins/a.py:Intake": ["takes_seeds"]}},
-    )
-    yield (
-        "ProcessResult of ours has no git_patch",
-        "class ProcessResult:\n    messages: list\n",
-        "",
-        {"ours": {"plugins/a.py:ProcessResult": ["messages", "git_patch"]}},
-    )
 
 
 @pytest.mark.parametrize(("said", "ours", "theirs", "about"), [*faults()])

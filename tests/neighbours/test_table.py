@@ -1,7 +1,6 @@
 """The table of neighbours agrees with what else names releases, and with what is installed."""
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from packaging.utils import canonicalize_name
 
 from prorl_service import neighbours as module
 from prorl_service.neighbours import Neighbour, UntestedRelease, neighbours
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {canonicalize_name(one.package): one for one in neighbours().values() if one.package}
@@ -57,7 +57,7 @@ def test_what_is_installed_has_all_that_we_use(venv: str) -> None:
     if not python.exists():
         pytest.skip(f"{venv} is not set up")
     command = [str(python), "-m", "scripts.neighbour_check", "--installed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ran(*command, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": 0 of ") > 1
 

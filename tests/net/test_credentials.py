@@ -1,8 +1,6 @@
 """The token of a user's services: made once, for this user alone, and sent to this machine only."""
 
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,8 +19,8 @@ from prorl_service.net.credentials import (
     take_key,
 )
 from tests.faults.processes import group, ids_of, service, stub_engine
+from tests.programs import prorl
 
-PRORL = [sys.executable, "-m", "prorl_service.cli"]
 SPY = ("--agent", "tests.faults.agents:Spy")
 
 
@@ -91,7 +89,7 @@ def test_a_file_that_others_may_read_is_refused_in_one_line(state: Path) -> None
         assert "--token-file" in refused.value.hint
         assert token not in str(refused.value) + refused.value.hint
     RolloutClient("http://node17:8080").close()
-    done = subprocess.run([*PRORL, "token"], capture_output=True, text=True, check=False)
+    done = prorl("token")
     assert done.returncode == 2
     assert done.stderr.startswith(f"prorl: other users may read the token in {state}/token\n")
     assert "Traceback" not in done.stderr
@@ -100,7 +98,7 @@ def test_a_file_that_others_may_read_is_refused_in_one_line(state: Path) -> None
 @pytest.mark.processes
 def test_a_directory_that_cannot_hold_the_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/state")
-    done = subprocess.run([*PRORL, "serve"], capture_output=True, text=True, check=False)
+    done = prorl("serve")
     assert done.returncode == 2
     assert "prorl: cannot store a token: " in done.stderr
     assert "--token-file" in done.stderr
@@ -129,7 +127,7 @@ def test_a_service_asks_for_the_token_from_its_first_start(
 ) -> None:
     """`prorl token` prints the token, as in the README; no child, sandbox or log has it."""
     with stub_engine(tiny_model) as engine, service([engine.url], tmp_path, *SPY) as running:
-        token = subprocess.check_output([*PRORL, "token"], text=True).strip()
+        token = prorl("token").stdout.strip()
         assert token == (state / "token").read_text().strip()
         assert httpx.get(f"{running.url}/v1/status", trust_env=False).status_code == 401
         bearer = {"Authorization": f"Bearer {token}"}
@@ -159,7 +157,6 @@ def test_a_service_without_a_token_needs_an_explicit_option(tmp_path: Path, stat
         refused = httpx.get(f"{running.url}/v1/status", headers=named, trust_env=False)
         assert refused.status_code == 403
     assert not state.exists()
-    command = [*PRORL, "serve", "--host", "0.0.0.0", "--no-token"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = prorl("serve", "--host", "0.0.0.0", "--no-token")
     assert done.returncode == 2
     assert "0.0.0.0 can be reached by others" in done.stderr

@@ -17,6 +17,7 @@ from prorl_service.net.credentials import authorization
 from prorl_service.testing import StubEngine, byte_model
 from prorl_service.testing.replies import token_ids
 from prorl_service.tokens.chat import ChatFormat
+from tests.programs import ran
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -46,15 +47,7 @@ class Environment:
 
     def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         variables = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-        return subprocess.run(
-            [self.bin / command[0], *command[1:]],
-            cwd=cwd,
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return ran(self.bin / command[0], *command[1:], cwd=cwd, env=variables)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 
 from prorl_service import __version__
 from scripts.documentation.pages import ROOT
+from tests.programs import ran
 
 pytestmark = pytest.mark.processes
 
@@ -16,9 +17,7 @@ def git(clone: Path, *arguments: str) -> None:
 
 
 def refusal(clone: Path) -> str:
-    done = subprocess.run(
-        [clone / "scripts/release"], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = ran(clone / "scripts/release")
     assert (done.returncode, done.stdout) == (1, "")
     return done.stderr
 

@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -176,12 +175,6 @@ def reported(step: int, steps: int, rng: random.Random) -> TrainerStep:
         for name, (first, last) in METRICS.items()
     }
     return TrainerStep(step=step + 1, metrics=values)
-
-
-@dataclass(frozen=True)
-class World:
-    url: str
-    token: str
 
 
 @contextmanager

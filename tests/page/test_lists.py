@@ -1,7 +1,6 @@
 """Lists in a real browser: filters, order, search, suggestions, saved rows, empty ones, a phone."""
 
 import csv
-import time
 from pathlib import Path
 
 import httpx
@@ -9,9 +8,9 @@ import pytest
 
 from prorl_service import local
 from prorl_service.net.credentials import own_token
-from tests.page.browser import WAIT_S, Tab
+from tests.page.browser import Tab
 from tests.page.showcase import FAILURES
-from tests.page.visit import answer, show, sign_in, stay, visible
+from tests.page.visit import answer, saved, show, sign_in, visible
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -47,26 +46,17 @@ def test_names_are_found_by_a_part_and_counted(tab: Tab, http: httpx.Client) -> 
 
 
 def test_rows_are_saved_as_csv(tab: Tab, tmp_path: Path, http: httpx.Client) -> None:
-    tab.save_into(tmp_path)
     show(tab, "rollouts?state=failed", "rollouts match")
-    tab.click(".actions button")
-    file, deadline = tmp_path / "rollouts.csv", time.monotonic() + WAIT_S
-    while not file.exists() and time.monotonic() < deadline:
-        stay(tab, 0.2)
-    with file.open(newline="") as lines:
+    with saved(tab, ".actions button", tmp_path / "rollouts.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     expected = answer(http, "/v1/rollouts", state="failed", limit=500)["rollouts"]
     assert [row["rollout_id"] for row in rows] == [row["rollout_id"] for row in expected]
 
 
 def test_all_that_matches_is_saved_whatever_the_order(tab: Tab, tmp_path: Path) -> None:
-    tab.save_into(tmp_path)
     shown = show(tab, "rollouts?sort=best", "rollouts match")
     matches = next(line for line in shown.splitlines() if "rollouts match" in line).split()[0]
-    tab.click(".actions button")
-    file, deadline = tmp_path / "rollouts.csv", time.monotonic() + WAIT_S
-    while not file.exists() and time.monotonic() < deadline:
-        stay(tab, 0.2)
+    file = saved(tab, ".actions button", tmp_path / "rollouts.csv")
     assert len(file.read_text().splitlines()) == 1 + int(matches.replace(",", "")) > 501
 
 

@@ -1,7 +1,6 @@
 """Every view in a real browser, on a service with 1,000 rollouts: what it shows is what the service
 says, keys and clicks do what they promise, and what happens is seen without a reload."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 
 from prorl_service.client import RolloutClient
 from prorl_service.net.credentials import page_link
-from tests.page.browser import WAIT_S, Tab
+from tests.page.browser import Tab
 from tests.page.showcase import FAILURES, METRICS, STEPS, group
-from tests.page.visit import FORM, answer, offer, see, show, stay, visible
+from tests.page.visit import FORM, answer, offer, saved, see, show, visible
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -305,13 +304,9 @@ def test_a_view_or_rollout_that_is_not_there_is_named(tab: Tab) -> None:
 def test_a_page_is_saved_and_opens_without_the_service(
     tab: Tab, other: Tab, tmp_path: Path
 ) -> None:
-    tab.save_into(tmp_path)
     show(tab, "rollout/special-hostile.0", "Verdict: reward 1")
-    tab.click("button[title^='this rollout and its siblings']")
-    file = tmp_path / "special-hostile.html"
-    deadline = time.monotonic() + WAIT_S
-    while not file.exists() and time.monotonic() < deadline:
-        stay(tab, 0.2)
+    button = "button[title^='this rollout and its siblings']"
+    file = saved(tab, button, tmp_path / "special-hostile.html")
     other.open(file.as_uri())
     assert "special-hostile" in other.wait_for("all 1", "main")
     show(other, "rollout/special-hostile.0", "Verdict: reward 1")

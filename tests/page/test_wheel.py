@@ -11,6 +11,7 @@ import pytest
 
 from prorl_service.gateway.harnesses import preset
 from prorl_service.page.files import VENDOR
+from tests.programs import ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -38,12 +39,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def build(checkout: Path, directory: Path) -> subprocess.CompletedProcess[str]:
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(directory))
-    return subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *options, str(checkout)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ran(sys.executable, "-m", "pip", "wheel", *options, str(checkout))
 
 
 def test_the_wheel_has_the_page_and_its_licences(checkout: Path, tmp_path: Path) -> None:
@@ -62,14 +58,8 @@ def test_the_wheel_has_the_page_and_its_licences(checkout: Path, tmp_path: Path)
         assert f"==== {name} (" in licences
     # It is complete where there is no checkout.
     code = "from prorl_service.page import files; files.check_complete(); print(files.__file__)"
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(tmp_path / "unpacked")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    elsewhere = os.environ | {"PYTHONPATH": str(tmp_path / "unpacked")}
+    shown = ran(sys.executable, "-c", code, env=elsewhere, cwd=tmp_path, check=True)
     assert shown.stdout.startswith(str(tmp_path / "unpacked"))
 
 

@@ -2,11 +2,12 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.page.browser import Tab
+from tests.page.browser import WAIT_S, Tab
 
 FORM = "form.token input"
 
@@ -43,6 +44,16 @@ def stay(tab: Tab, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         tab.evaluate("new Promise((done) => setTimeout(done, 200))")
+
+
+def saved(tab: Tab, button: str, file: Path) -> Path:
+    """Presses the button, and waits for the file that the page saves."""
+    tab.save_into(file.parent)
+    tab.click(button)
+    deadline = time.monotonic() + WAIT_S
+    while not file.exists() and time.monotonic() < deadline:
+        stay(tab, 0.2)
+    return file
 
 
 def visible(tab: Tab, selector: str) -> int:

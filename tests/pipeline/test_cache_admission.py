@@ -25,8 +25,9 @@ from prorl_service.schemas import (
 from prorl_service.testing import StubEngine
 from prorl_service.utils.budget import WorkClock
 from tests.inference.gauges import GaugedEngine
-from tests.inference.pools import condition, generate
+from tests.inference.pools import generate
 from tests.pipeline.pipelines import FAST_PROBES, PlainAgent, ends, group_of, pipeline_over, taken
+from tests.waits import condition
 
 KV_TOKENS, RESPONSE_TOKENS, TURNS = 1024, 256, 4
 SMALL = (

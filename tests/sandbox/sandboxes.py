@@ -69,6 +69,12 @@ async def output(sandbox: RemoteSandbox, command: str, timeout_s: float = 20) ->
     return result.output.removesuffix("\n")
 
 
+async def python(sandbox: RemoteSandbox, program: str) -> str:
+    """Returns what a program prints that must succeed."""
+    await sandbox.upload("program.py", program.encode())
+    return await output(sandbox, "python3 program.py")
+
+
 def open_to_others(path: Path) -> None:
     """Opens `path` and its parents to containers of other users; pytest's are private."""
     for directory in (path, *path.parents):

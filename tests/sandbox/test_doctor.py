@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -12,19 +11,13 @@ import pytest
 from prorl_service.cli.doctor import HOST, ISOLATING, Check, of_neighbour, run_all
 from prorl_service.neighbours import Neighbour, neighbours
 from prorl_service.sandbox.host_checks import Finding, Status
+from tests.programs import prorl
 
 pytestmark = pytest.mark.processes
 
 
 def doctor(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "prorl_service.cli", "doctor", *arguments],
-        env={**os.environ, "PATH": path or os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return prorl("doctor", *arguments, env={**os.environ, "PATH": path or os.environ["PATH"]})
 
 
 def test_a_capable_host_passes_all_checks_of_sandboxes() -> None:

@@ -11,14 +11,9 @@ import pytest
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from tests.sandbox.sandboxes import ISOLATED, bash, open_to_others, output, running, started
+from tests.sandbox.sandboxes import ISOLATED, bash, open_to_others, output, python, running, started
 
 pytestmark = pytest.mark.processes
-
-
-async def python(sandbox: RemoteSandbox, program: str) -> str:
-    await sandbox.upload("program.py", program.encode())
-    return await output(sandbox, "python3 program.py")
 
 
 def is_hosts_own(sandbox: RemoteSandbox) -> bool:

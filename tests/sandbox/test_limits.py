@@ -7,14 +7,9 @@ import pytest
 
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.sandboxes import bash, output, started
+from tests.sandbox.sandboxes import bash, output, python, started
 
 pytestmark = pytest.mark.processes
-
-
-async def python(sandbox: RemoteSandbox, program: str) -> str:
-    await sandbox.upload("program.py", program.encode())
-    return await output(sandbox, "python3 program.py")
 
 
 async def test_a_fork_bomb_is_contained_and_survived(isolating: SandboxProvider) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.spec import OPEN_FILES
+from tests.programs import ran
 from tests.sandbox.sandboxes import bash, output, started
 
 pytestmark = pytest.mark.processes
@@ -120,14 +120,8 @@ asyncio.run(main())
 def test_descriptors_in_flight_stop_no_start_under_a_low_file_limit(kind: str) -> None:
     """The limits are those of an ordinary user with `ulimit -n 1024`; the kernel counts all of the
     user's processes together."""
-    done = subprocess.run(
-        [sys.executable, "-c", OTHERS_START.format(kind=kind, flight=FLIGHT)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        cwd=Path(__file__).parents[2],
-    )
+    program = OTHERS_START.format(kind=kind, flight=FLIGHT)
+    done = ran(sys.executable, "-c", program, cwd=Path(__file__).parents[2])
     assert done.stdout.splitlines() == ["109", "unharmed", "alive"], done.stderr  # ETOOMANYREFS
 
 

@@ -1,7 +1,7 @@
 """The pool of warm sandboxes, and containers started ahead, with real sandboxes of every kind."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from prorl_service.sandbox.warm_pool import WarmPool
 from tests.sandbox.images.debian import debian_image
 from tests.sandbox.sandboxes import LIMITS, Kind, new_provider
 from tests.sandbox.test_sandbox_lifecycle import held
+from tests.waits import condition
 
 pytestmark = pytest.mark.processes
 
@@ -54,12 +55,6 @@ async def pool_of(kind: Kind, spares: int) -> AsyncIterator[WarmPool]:
         await pool.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 async def run(sandbox: Sandbox, command: str) -> str:
     return (await sandbox.call_tool("bash", {"command": command}, timeout_s=20)).output
 
@@ -94,7 +89,7 @@ async def test_a_killed_spare_is_not_handed_out(kind: Kind) -> None:
     pool = WarmPool(provider, spares=3)
     await once(pool, image)
     pool.prewarm([image] * 3)
-    await until(lambda: pool.counts()["warm"] == 3)
+    await condition(lambda: pool.counts()["warm"] == 3)
     for sandbox in provider.made[-3:-1]:
         psutil.Process(sandbox.server_pid).kill()
     user = pool.create(image=image, limits=LIMITS)
@@ -169,7 +164,7 @@ async def test_containers_are_started_for_the_first_images_expected() -> None:
     provider = ApptainerProvider(images.image)
     names = [f"docker://registry.test/image:{number}" for number in range(2 * MAX_AHEAD)]
     provider.prewarm([name for name in names for _ in range(3)])
-    await until(lambda: len(images.in_use) == MAX_AHEAD)
+    await condition(lambda: len(images.in_use) == MAX_AHEAD)
     assert images.fetched == names[:MAX_AHEAD]
     provider.prewarm(names[1:3])
     sandbox = provider.create(image=names[1], limits=LIMITS)

@@ -17,6 +17,9 @@ from prorl_service.schemas import (
     Stage,
 )
 from prorl_service.schemas.arrays import PACKED
+from prorl_service.schemas.groups import SubmitRequest
+from prorl_service.schemas.suggestions import nearest, nearest_fields
+from tests import builders
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -48,41 +51,26 @@ def test_both_spellings_of_arrays_are_exact(segment: Segment) -> None:
 
 def test_packed_arrays_are_less_than_half_of_plain_ones() -> None:
     size = 10_000
-    segment = Segment(
-        prompt_ids=[],
-        response_ids=[150_000] * size,
-        loss_mask=[1] * size,
-        logprobs=[-0.6931471824645996] * size,
-        policy_versions=[7] * size,
-    )
+    ids, logprobs = [150_000] * size, [-0.6931471824645996] * size
+    segment = builders.segment([1] * size, 7, response_ids=ids, logprobs=logprobs)
     assert len(segment.model_dump_json(context=PACKED)) * 2 < len(segment.model_dump_json())
 
 
-@pytest.mark.parametrize(
-    "array", [{"b64": "AAA="}, {"b64": "!!"}, {"base64": ""}, {"b64": 3}, {"runs": [[1, 2]]}]
-)
-def test_broken_packed_arrays_are_refused(array: object) -> None:
-    body: dict[str, object] = {
-        "response_ids": [],
-        "loss_mask": [],
-        "logprobs": [],
-        "policy_versions": [],
-    }
-    with pytest.raises(ValidationError, match="prompt_ids"):
-        Segment.model_validate({**body, "prompt_ids": array})
+BROKEN = [
+    *[("prompt_ids", {key: value}, "prompt_ids") for key, value in (
+        ("b64", "AAA="), ("b64", "!!"), ("base64", ""), ("b64", 3), ("runs", [[1, 2]]),
+    )],
+    *[("loss_mask", {"runs": runs}, "negative length, or more than") for runs in (
+        [[1, 2**24 + 1]], [[1, 2**40], [0, -(2**40)]], [[1, -1]],
+    )],
+    ("logprobs", [], "logprobs must be as long"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("runs", [[[1, 2**24 + 1]], [[1, 2**40], [0, -(2**40)]], [[1, -1]]])
-def test_run_lengths_expand_within_bounds(runs: list[list[int]]) -> None:
-    body: dict[str, object] = {"prompt_ids": [], "response_ids": [], "logprobs": []}
-    with pytest.raises(ValidationError, match="negative length, or more than"):
-        Segment.model_validate({**body, "loss_mask": {"runs": runs}, "policy_versions": []})
-
-
-def test_arrays_of_unequal_length_are_refused() -> None:
-    body = {"prompt_ids": [1], "response_ids": [2], "loss_mask": [1], "logprobs": []}
-    with pytest.raises(ValidationError, match="logprobs must be as long"):
-        Segment.model_validate({**body, "policy_versions": [0]})
+@pytest.mark.parametrize(("field", "value", "problem"), BROKEN)
+def test_broken_arrays_are_refused(field: str, value: object, problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        Segment.model_validate(builders.segment().model_dump() | {field: value})
 
 
 def test_every_state_is_reachable_and_can_end() -> None:
@@ -121,16 +109,33 @@ def test_a_timeout_names_the_budget_to_raise(stage: Stage) -> None:
     assert info.blame is STAGE_BLAME[stage]
 
 
-def test_an_unknown_key_is_an_error() -> None:
-    with pytest.raises(ValidationError, match="temprature"):
-        Group.model_validate(
-            {
-                "group_id": "g",
-                "task": {
-                    "task_id": "t",
-                    "agent": "math",
-                    "messages": [{"role": "user", "content": ""}],
-                },
-                "sampling": {"temprature": 0.7},
-            }
-        )
+TASK = {"task_id": "t", "agent": "math", "messages": [{"role": "user", "content": "?"}]}
+
+
+@pytest.mark.parametrize(
+    ("group", "hint"),
+    [
+        ({"limits": {"max_turn": 3}}, "did you mean max_turns?"),
+        (
+            {"grup_id": "g", "limits": {"max_turn": 3}},
+            "did you mean max_turns? did you mean group_id?",
+        ),
+        ({"task": TASK | {"agnt": "math"}}, "did you mean agent?"),
+        ({"colour": "red"}, ""),
+        ({"n": -1}, ""),
+    ],
+)
+def test_the_nearest_field_of_the_same_object_is_offered(
+    group: dict[str, object], hint: str
+) -> None:
+    given = {"groups": [{"group_id": "g", "task": TASK} | group]}
+    with pytest.raises(ValidationError) as refused:
+        SubmitRequest.model_validate(given)
+    assert nearest_fields(refused.value.errors(), SubmitRequest) == hint
+
+
+def test_no_model_knows_no_fields() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Group.model_validate({"grup_id": "g"})
+    assert nearest_fields(refused.value.errors(), None) == ""
+    assert nearest("wait", ["n", "state"]) == ""

@@ -18,7 +18,7 @@ from prorl_service.net.connections import Bounds
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import JudgeConfig
 from prorl_service.sandbox import SandboxKind
-from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, Task
+from prorl_service.schemas import BackendSpec, Group, Limits, Rollout
 from prorl_service.server.app import create_app
 from prorl_service.server.compose import front_service, rollout_service
 from prorl_service.server.run import http_config
@@ -36,6 +36,7 @@ from prorl_service.server.settings import (
 )
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.tools.spec import McpSpec
+from tests import builders
 
 Found = TypeVar("Found")
 
@@ -173,21 +174,18 @@ async def running(
 
 
 def group(group_id: str = "g", n: int = 1, **limits: Any) -> Group:
-    task = Task(
-        task_id="read",
-        agent="math",
-        messages=[Message(role="user", content="What is the secret number?")],
-        data={"answer": "4711", "files": {"secret": "4711\n"}},
-    )
+    data = {"answer": "4711", "files": {"secret": "4711\n"}}
+    task = builders.task("read", "What is the secret number?", data=data)
     return Group(group_id=group_id, task=task, n=n, limits=Limits(**limits))
 
 
 async def until(
     ask: Callable[[], Awaitable[Found]], holds: Callable[[Found], object] = bool
-) -> None:
-    """Waits until `holds` is true of the answer; only the test's own timeout bounds it."""
-    while not holds(await ask()):  # noqa: ASYNC110
+) -> Found:
+    """Returns the answer once `holds` is true of it; only the test's own timeout bounds it."""
+    while not holds(found := await ask()):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
+    return found
 
 
 async def finished(client: AsyncRolloutClient, submitted: Group) -> list[Rollout]:

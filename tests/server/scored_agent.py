@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.errors import EvaluatorError
-from prorl_service.schemas import FinishReason, Group, Message, Stage, Task
+from prorl_service.schemas import FinishReason, Group, Stage
+from tests import builders
 
 SCORED = "tests.server.scored_agent:Scored"
 
@@ -46,10 +47,6 @@ class Scored(AgentHandler):
 
 
 def scored(name: str, *scores: float | None, sleep: float = 0.0, task_id: str = "t") -> Group:
-    task = Task(
-        task_id=task_id,
-        agent=Scored.name,
-        messages=[Message(role="user", content="Go on.")],
-        data={"scores": list(scores), "sleep": [sleep] * len(scores)},
-    )
+    data = {"scores": list(scores), "sleep": [sleep] * len(scores)}
+    task = builders.task(task_id, "Go on.", agent=Scored.name, data=data)
     return Group(group_id=name, task=task, n=len(scores))

@@ -84,18 +84,6 @@ async def test_payload_is_linear_in_turns(client: AsyncRolloutClient) -> None:
     assert last.stop == len(segment.response_ids)
 
 
-async def test_submission_is_idempotent(
-    client: AsyncRolloutClient, http: httpx.AsyncClient, engine: StubEngine
-) -> None:
-    await finished(client, group(n=2))
-    again = await finished(client, group(n=2))
-    assert [rollout.state for rollout in again] == [RolloutState.DONE] * 2
-    assert engine.calls == 4
-    other = await http.post("/v1/rollouts", json={"groups": [group(n=3).model_dump()]})
-    assert other.status_code == 409
-    assert other.json()["error"]["kind"] == "Conflict"
-
-
 def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def apply(body: dict[str, Any]) -> None:
         *parents, last = path.split(".")
@@ -230,37 +218,12 @@ async def test_cancel_ends_rollouts_and_keeps_ended_ones(
     assert set(states.values()) == {RolloutState.CANCELLED}
 
 
-async def test_a_failing_engine_is_blamed_and_the_service_lives(
-    client: AsyncRolloutClient, engine: StubEngine
-) -> None:
-    engine.generate_status = 500
-    (failed,) = await finished(client, group("failing"))
-    assert failed.state is RolloutState.FAILED
-    assert failed.error is not None
-    assert failed.error.blame is Blame.BACKEND
-    assert failed.error.retryable
-    assert failed.reward is None
-    engine.generate_status = 200
-    (done,) = await finished(client, group("after"))
-    assert done.reward == 1.0
-
-
 async def test_a_file_that_cannot_be_placed_is_the_tasks_fault(client: AsyncRolloutClient) -> None:
     data = {"answer": "1", "files": {"/usr/bin/ls": "mine now"}}
     misplaced = group().model_copy(update={"task": group().task.model_copy(update={"data": data})})
     (failed,) = await finished(client, misplaced)
     assert failed.error is not None
     assert (failed.error.blame, failed.error.retryable) == (Blame.TASK, False)
-
-
-async def test_backends_join_and_leave(client: AsyncRolloutClient, engine: StubEngine) -> None:
-    (backend,) = await client.backends()
-    assert (backend.model, backend.max_model_len) == ("stub", 4096)
-    await client.remove_backend(backend.backend_id)
-    assert await client.backends() == []
-    await client.add_backend(engine.url)
-    (rollout,) = await finished(client, group())
-    assert rollout.reward == 1.0
 
 
 async def test_an_unreachable_backend_is_refused_with_its_address(http: httpx.AsyncClient) -> None:

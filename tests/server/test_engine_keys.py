@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.testing import StubEngine
 from tests.faults.processes import WAIT_S, group, ids_of, service, stub_engine
 from tests.front.conftest import service as plain_service
+from tests.programs import prorl
 from tests.server.application import Settings, serving
 from tests.server.scored_agent import SCORED, scored
 from tests.trainers import async_trainer, trainer
@@ -27,8 +27,7 @@ OTHER_KEY = "sk-engine-0815-secret"
 
 
 def serve(engine: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "prorl_service.cli", "serve", "--backend", engine]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return prorl("serve", "--backend", engine)
 
 
 def everything_told(url: str) -> str:

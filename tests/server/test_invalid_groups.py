@@ -11,6 +11,7 @@ from prorl_service.schemas import BackendSpec, Blame, Group, Message, RolloutSta
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.testing import StubEngine
 from tests.server.application import Settings, group, serving
+from tests.server.draws import drawn
 from tests.server.scored_agent import SCORED, Scored, scored
 
 
@@ -90,12 +91,11 @@ async def test_candidates_that_cannot_run_are_failed_groups_of_the_draw(
     await client.create_sampler("s", SamplerSpec(groups_at_once=1))
     candidates = [*(bad for bad, _, _ in invalid.values()), scored("good", 0, 1)]
     await client.add_candidates("s", candidates)
-    status = await client.open_draw("s", "d", DrawSpec(target=1))
-    while status.draw is None or status.draw.state is DrawState.OPEN:
-        status = await client.sampler("s", status.revision, 10)
-    assert status.draw.state is DrawState.COMPLETE
-    assert status.failed == len(invalid)
-    for dropped in status.draw.dropped:
+    await client.open_draw("s", "d", DrawSpec(target=1))
+    draw = await drawn(client)
+    assert draw.state is DrawState.COMPLETE
+    assert len(draw.dropped) == (await client.sampler("s")).failed == len(invalid)
+    for dropped in draw.dropped:
         _, blame, message = invalid[dropped.candidate]
         assert dropped.reason == "failed"
         assert dropped.error is not None

@@ -16,7 +16,7 @@ from prorl_service.schemas import Blame, Message, RolloutState
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.testing import StubEngine
 from tests.server.application import Settings, serving, until
-from tests.server.draws import scored_settings
+from tests.server.draws import drawn, scored_settings
 from tests.server.scored_agent import scored
 
 
@@ -119,13 +119,11 @@ async def test_a_wall_clock_that_jumps_ends_no_draw(
     client: AsyncRolloutClient, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
     await client.create_sampler("s", SamplerSpec())
-    status = await client.open_draw("s", "d", DrawSpec(target=1, deadline_s=600))
+    await client.open_draw("s", "d", DrawSpec(target=1, deadline_s=600))
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + jump_s)
     await client.add_candidates("s", [scored("easy", 1, 1), scored("g", 0, 1, sleep=0.2)])
-    while status.draw is None or status.draw.state is DrawState.OPEN:
-        status = await client.sampler("s", status.revision, 10)
-    assert status.draw.state is DrawState.COMPLETE
+    assert (await drawn(client)).state is DrawState.COMPLETE
 
 
 @pytest.mark.slow
@@ -141,7 +139,4 @@ async def test_a_restart_does_not_restart_a_deadline(settings: Settings) -> None
         began_at = time.monotonic()
         await until(has_been_open)
     async with serving(replace(settings, resume=True)) as url, AsyncRolloutClient(url) as client:
-        status = await client.sampler("s")
-        while status.draw is None or status.draw.state is DrawState.OPEN:
-            status = await client.sampler("s", status.revision, 10)
-        assert status.draw.state is DrawState.OVERDUE
+        assert (await drawn(client)).state is DrawState.OVERDUE

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, and lines of the JSON log."""
+"""Metrics for Prometheus, lines in the log for an operator, and lines of the JSON log."""
 
 import json
 import logging
@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prorl_service import metrics
 from prorl_service.client import AsyncRolloutClient
+from prorl_service.rollouts.inflight import MAX_WARNINGS
 from prorl_service.schemas import Blame, ErrorInfo, RolloutState
 from prorl_service.testing import StubEngine
 from prorl_service.utils import logs
@@ -92,3 +93,26 @@ def test_a_line_of_json_has_the_rollout_and_the_traceback() -> None:
     assert (line["level"], line["message"], line["rollout_id"]) == ("error", "it broke", "g.0")
     assert "KeyError: 'oops'" in line["traceback"]
     assert line["time"].endswith("Z")
+
+
+@pytest.mark.processes
+async def test_an_ended_group_is_one_line(
+    client: AsyncRolloutClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "prorl_service.rollouts.inflight")
+    await finished(client, group("g", n=2))
+    (record,) = (one for one in caplog.records if one.message.startswith("group "))
+    assert record.message.startswith("group g: 2 done, reward 1.00 to 1.00 (mean 1.00), 2.0 turns,")
+
+
+@pytest.mark.processes
+async def test_warnings_of_failed_rollouts_are_limited(
+    client: AsyncRolloutClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = MAX_WARNINGS + 20
+    await finished(client, group("late", n=count, init_timeout_s=1e-6))
+    warnings = [one for one in caplog.records if one.message.startswith("rollout late.")]
+    assert 1 <= len(warnings) < count
+    assert all(one.levelno == logging.WARNING for one in warnings)
+    assert "failed in INIT, blame " in warnings[0].message
+    assert "INIT did not finish within 1e-06 s" in warnings[0].message

@@ -1,7 +1,6 @@
 """Journals that belong to one run each: no other run joins them silently."""
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from prorl_service.errors import JournalError
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_service.testing import StubEngine, safetensors
+from tests.programs import ran
 from tests.server.application import Settings, connected, group, serving, until
 from tests.trainers import async_trainer
 
@@ -100,12 +100,8 @@ async def test_a_resumed_run_keeps_its_weights_from_another_model(
     engine.restart()
     engine.model_id = "another"
     async with serving(replace(settings, resume=True)) as url, AsyncRolloutClient(url) as client:
-
-        async def is_refused() -> bool:
-            (backend,) = await client.backends()
-            return "weights of version 57 are for 'stub'" in backend.reason
-
-        await until(is_refused)
+        refusal = "weights of version 57 are for 'stub'"
+        await until(client.backends, lambda found: refusal in found[0].reason)
         (backend,) = await client.backends()
         assert backend.state is BackendState.DOWN
         assert engine.weights == b""
@@ -119,9 +115,7 @@ def test_every_start_has_a_journal_of_its_own_unless_its_run_is_named(tmp_path: 
         "from prorl_service.server.settings import RunOptions\n"
         "for run in (None, None, 'mine'): print(RunOptions(run=run).named()[1])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
+    done = ran(sys.executable, "-c", script, env=environment, check=True)
     first, second, mine = done.stdout.split()
     assert first != second
     assert {Path(one).parent for one in (first, second, mine)} == {tmp_path / "prorl"}

@@ -15,10 +15,11 @@ from prorl_service.sampling.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
 from prorl_service.testing import StubEngine, safetensors
-from tests.server.application import Settings, finished, serving, until
+from tests.server.application import Settings, finished, serving
 from tests.server.draws import INFORMATIVE, drawn, scored_settings
 from tests.server.scored_agent import scored
 from tests.trainers import async_trainer
+from tests.waits import condition
 
 
 @pytest.fixture
@@ -141,11 +142,8 @@ async def test_candidates_that_waited_in_a_sampler_are_given_again_after_its_lea
             draw, _ = draws.draw(blocking, f"step-{step}", DrawSpec(target=target))
         return [one.candidate for one in draw.groups]
 
-    async def is_gone() -> bool:
-        return "its lease expired" in caplog.text
-
     first = await asyncio.to_thread(drawn_names, 0, 1)
-    await until(is_gone)
+    await condition(lambda: "its lease expired" in caplog.text)
     second = await asyncio.to_thread(drawn_names, 1, 3)
     assert sorted(first + second) == ["g0", "g1", "g2", "g3"]
     assert "candidates are given again" in caplog.text

@@ -27,6 +27,7 @@ from prorl_service.testing import StubEngine
 from tests.server.application import Settings, serving, until
 from tests.server.draws import INFORMATIVE, drawn, scored_settings
 from tests.server.scored_agent import scored
+from tests.waits import condition
 
 EASY, HARD = (1, 1, 1, 1), (0, 0, 0, 0)
 FAILING = (None, None, None, None)
@@ -235,11 +236,7 @@ async def test_an_expired_sampler_that_cannot_be_deleted_is_noticed(
     asyncio.get_running_loop().set_exception_handler(lambda _, one: loop_errors.append(one))
     monkeypatch.setattr(SamplerRunner, "release", refuse)
     await client.create_sampler("s", SamplerSpec(lease_s=0.2))
-
-    async def is_noticed() -> bool:
-        return "delete sampler s failed" in caplog.text
-
-    await until(is_noticed)
+    await condition(lambda: "delete sampler s failed" in caplog.text)
     failure = (await client.status()).failure
     assert (failure is None) == isinstance(error, JournalError)
     assert loop_errors == []

@@ -31,7 +31,7 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     return await asyncio.open_connection(address.hostname, address.port)
 
 
-async def until_closed(url: str, *pieces: bytes, pause_s: float = 0.1) -> bytes:
+async def until_closed(url: str, *pieces: bytes) -> bytes:
     """Sends `pieces`, the last one forever; returns the service's answer until it hangs up."""
     reader, writer = await connect(url)
 
@@ -40,7 +40,7 @@ async def until_closed(url: str, *pieces: bytes, pause_s: float = 0.1) -> bytes:
             writer.write(piece)
         while True:
             writer.write(pieces[-1])
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(0.1)
 
     sending = asyncio.create_task(send())
     said = b""

@@ -20,15 +20,14 @@ from prorl_service.schemas import (
     Blame,
     Group,
     Limits,
-    Message,
     Rollout,
     RolloutState,
-    Task,
 )
 from prorl_service.testing import StubEngine, StubJudge
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
 from prorl_service.tools.spec import McpSpec
+from tests import builders
 from tests.server.application import Settings, finished, serving
 from tests.tools.mcp_processes import COMMAND
 
@@ -86,12 +85,7 @@ async def stem_service(
 
 
 def stem(name: str, n: int = 1, limits: Limits | None = None, **data: Any) -> Group:
-    task = Task(
-        task_id="melting",
-        agent="stem",
-        messages=[Message(role="user", content=QUESTION)],
-        data={"answer": "1200", **data},
-    )
+    task = builders.task("melting", QUESTION, agent="stem", data={"answer": "1200", **data})
     return Group(group_id=name, task=task, n=n, limits=limits or Limits())
 
 
@@ -282,22 +276,31 @@ async def test_a_miss_is_judged_and_siblings_cost_one_judgement(
 
 
 @pytest.mark.parametrize(
-    ("reply", "reward"), [("VERDICT: DIFFERENT", 0.0), ("I cannot say.", None), ("", None)]
+    ("says", "reply", "reward"),
+    [
+        ("\\boxed{1200 C}", "VERDICT: DIFFERENT", 0.0),
+        ("\\boxed{1200 C}", "I cannot say.", None),
+        ("\\boxed{1200 C}", "", None),
+        ("It is 1200 C.", "VERDICT: SAME", 0.0),
+    ],
 )
-async def test_only_a_verdict_is_a_reward(
+async def test_only_a_verdict_is_a_reward_and_only_a_boxed_answer_is_judged(
     tiny_model: Path,
     chat: ChatFormat,
     monkeypatch: pytest.MonkeyPatch,
+    says: str,
     reply: str,
     reward: float | None,
 ) -> None:
     monkeypatch.setattr(judge_module, "FIRST_DELAY_S", 0.0)
-    answer = plays(chat, lambda outputs: "\\boxed{1200 C}")
+    answer = plays(chat, lambda outputs: says)
     async with StubJudge(lambda messages: reply) as judge:
         config = JudgeConfig(judge.url, "a-model")
         async with stem_service(tiny_model, answer, judge=config) as client:
             (rollout,) = await finished(client, judged("g"))
     assert rollout.reward == reward
+    is_boxed = "boxed" in says
+    assert bool(judge.requests) is is_boxed
     if reward is None:
         assert rollout.state is RolloutState.FAILED
         assert rollout.error is not None
@@ -305,16 +308,4 @@ async def test_only_a_verdict_is_a_reward(
         assert rollout.trajectory is not None
     else:
         assert rollout.reward_components["judge_disagreed"] == 0.0
-
-
-async def test_an_answer_without_a_box_is_wrong_without_asking_the_judge(
-    tiny_model: Path, chat: ChatFormat
-) -> None:
-    answer = plays(chat, lambda outputs: "It is 1200 C.")
-    async with StubJudge(lambda messages: "VERDICT: SAME") as judge:
-        config = JudgeConfig(judge.url, "a-model")
-        async with stem_service(tiny_model, answer, judge=config) as client:
-            (rollout,) = await finished(client, judged("g"))
-    assert rollout.reward == 0.0
-    assert rollout.reward_components["answered"] == 0.0
-    assert judge.requests == []
+        assert rollout.reward_components["answered"] == is_boxed

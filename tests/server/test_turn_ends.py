@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.client import AsyncRolloutClient
-from prorl_service.schemas import BackendSpec, FinishReason, Rollout
+from prorl_service.schemas import BackendSpec, FinishReason
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.application import Settings, finished, group, serving
+from tests.server.application import Settings, connected, finished, group
+from tests.server.conftest import CALL
 
 pytestmark = pytest.mark.processes
 
-CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -29,8 +28,11 @@ def model(
     return directory
 
 
-async def answered(model: Path, chat: ChatFormat) -> Rollout:
-    """Runs a rollout of a call and an unboxed answer; both turns end with `<|endoftext|>`."""
+async def test_a_right_answer_is_right_whichever_token_ends_it(
+    model: Path, chat: ChatFormat
+) -> None:
+    """Runs a rollout of a call and an unboxed answer; both turns end with `<|endoftext|>`. The ids
+    stay as they were sampled."""
 
     def answer(prompt: list[int]) -> list[int]:
         text = "4711" if "<tool_response>" in chat.decode(prompt) else CALL
@@ -38,27 +40,15 @@ async def answered(model: Path, chat: ChatFormat) -> Rollout:
 
     async with StubEngine(model, answer) as engine:
         settings = Settings(backends=(BackendSpec(url=engine.url),), sandbox="bubblewrap")
-        async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        async with connected(settings) as client:
             asked = group()
             data = asked.task.data | {"answer_format": "plain"}
             task = asked.task.model_copy(update={"data": data})
             (rollout,) = await finished(client, asked.model_copy(update={"task": task}))
-    return rollout
-
-
-async def test_a_right_answer_is_right_whichever_token_ends_it(
-    model: Path, chat: ChatFormat
-) -> None:
-    rollout = await answered(model, chat)
     assert (rollout.error, rollout.reward) == (None, 1.0)
     assert rollout.trajectory is not None
     assert rollout.trajectory.finish_reason is FinishReason.FINISHED
     assert [turn.text for turn in rollout.trajectory.turns] == [CALL, "4711"]
-
-
-async def test_the_ids_stay_as_they_were_sampled(model: Path, chat: ChatFormat) -> None:
-    rollout = await answered(model, chat)
-    assert rollout.trajectory is not None
     (segment,) = rollout.trajectory.segments
     call, last = chat.encode(CALL + END_OF_TEXT), chat.encode("4711" + END_OF_TEXT)
     assert segment.response_ids[: len(call) + 1] == [*call, chat.end_of_turn_id]

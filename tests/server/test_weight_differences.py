@@ -18,9 +18,9 @@ from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import BackendSpec, TrainingIdentity, WeightsQuery, WeightsReport
 from prorl_service.testing import StubEngine
-from tests.inference.pools import condition
 from tests.server.application import Settings, serving
 from tests.trainers import Content, trainer, training
+from tests.waits import condition
 
 PLACES = st.lists(st.integers(0, 2**17 - 1), max_size=20)
 

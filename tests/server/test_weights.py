@@ -14,6 +14,7 @@ from prorl_service.testing import StubEngine, safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.application import Settings, serving, until
 from tests.trainers import async_trainer, training
+from tests.waits import condition
 
 
 @pytest.fixture
@@ -59,10 +60,6 @@ async def test_journals_in_one_directory_keep_their_weights_apart(
         for client, content in zip(clients, (b"first", b"second"), strict=True):
             await client.stream_weights([safetensors(content)])
         engine.restart()
-
-        async def has_weights() -> bool:
-            (backend,) = await clients[0].backends()
-            return backend.state is BackendState.HEALTHY and engine.weights == b"first"
-
-        await until(has_weights)
+        await condition(lambda: engine.weights == b"first")
+        await until(clients[0].backends, lambda found: found[0].state is BackendState.HEALTHY)
         assert other_engine.weights == b"second"

@@ -17,14 +17,8 @@ from prorl_service.schemas import (
     Figures,
     FinishReason,
     Group,
-    Message,
     Rollout,
     RolloutState,
-    Sampling,
-    Segment,
-    Task,
-    Trajectory,
-    Turn,
 )
 from prorl_service.schemas.arrays import PACKED
 from prorl_service.schemas.views import RolloutRow, RowFilter
@@ -32,6 +26,7 @@ from prorl_service.shelf import queries
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.shelf.store import Shelf
 from prorl_service.shelf.tables import ContentState
+from tests import builders
 
 WHOLE = ShelfOptions(shelf_sample=1)
 ROWS_ONLY = ShelfOptions(shelf_sample=0, shelf_first=0)
@@ -57,7 +52,7 @@ async def shelf_at(
 def submitted(
     group_id: str = "g", n: int = 1, *, agent: str = "math", task_id: str = "t", text: str = "Go."
 ) -> Group:
-    task = Task(task_id=task_id, agent=agent, messages=[Message(role="user", content=text)])
+    task = builders.task(task_id, text, agent=agent)
     return Group(group_id=group_id, task=task, n=n)
 
 
@@ -76,42 +71,22 @@ def ended(
     output: str = "",
 ) -> Rollout:
     error = None if blame is None else ErrorInfo(kind=kind, blame=blame, message="it broke")
-    return Rollout(
-        rollout_id=group.rollout_id(index),
-        group_id=group.group_id,
+    return builders.rollout(
+        group.rollout_id(index),
+        *([] if version is None else [builders.segment((1,), version)]),
+        turns=1,
+        text=f"Yes.{output}",
+        finish_reason=reason,
         task_id=group.task.task_id,
         agent=group.task.agent,
-        index=index,
         state=state,
         attempt=1,
         error=error,
         reward=reward,
         oldest_policy_version=version if oldest is None else oldest,
         newest_policy_version=version,
-        trajectory=None if version is None else trajectory(reason, version, output),
         created_at=created_at,
     )
-
-
-def trajectory(reason: FinishReason, version: int, output: str) -> Trajectory:
-    """Returns one turn of two tokens."""
-    segment = Segment(
-        prompt_ids=[1, 2],
-        response_ids=[3, 4],
-        loss_mask=[1, 1],
-        logprobs=[-0.5, -1.5],
-        policy_versions=[version, version],
-    )
-    turn = Turn(
-        segment=0,
-        start=0,
-        stop=2,
-        text=f"Yes.{output}",
-        finish_reason="stop",
-        model_s=0.5,
-        backend="stub",
-    )
-    return Trajectory(segments=[segment], turns=[turn], finish_reason=reason, sampling=Sampling())
 
 
 def row(rollout: Rollout) -> EndedRow:

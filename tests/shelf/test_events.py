@@ -16,8 +16,9 @@ from prorl_service.server.service import Service
 from prorl_service.server.settings import HttpOptions
 from prorl_service.shelf import events
 from prorl_service.shelf.events import EventHub
-from tests.server.application import Settings, serving, until
+from tests.server.application import Settings, serving
 from tests.server.scored_agent import scored
+from tests.waits import condition
 
 GROUP = Group(
     group_id="g",
@@ -142,8 +143,7 @@ async def test_each_move_of_a_rollout_is_an_event(client: AsyncRolloutClient) ->
     heard: list[Event] = []
     last = {"rollout_id": "g.1", "state": "failed"}
     listening = asyncio.create_task(collected(client, last, heard))
-    while not heard:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await condition(lambda: bool(heard))
     await client.submit([scored("g", 0.25, None)])
     await listening
     (group,) = (one for one in heard if one.event == "group")
@@ -167,8 +167,7 @@ async def test_a_stream_resumes_where_it_broke_off(client: AsyncRolloutClient) -
     heard: list[Event] = []
     await client.submit([scored("first", 1)])
     listening = asyncio.create_task(collected(client, {"none": 0}, heard))
-    while not heard:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await condition(lambda: bool(heard))
     listening.cancel()
     await client.submit([scored("g", 1)])
     await client.wait(["g.0"], 60)
@@ -190,11 +189,7 @@ async def test_listeners_that_hang_up_are_removed(settings: Settings) -> None:
             assert response.headers["cache-control"] == "no-cache"
             await anext(response.aiter_lines())
             assert service.events.listeners == 1
-
-        async def is_gone() -> bool:
-            return service.events.listeners == 0
-
-        await until(is_gone)
+        await condition(lambda: service.events.listeners == 0)
 
 
 @pytest.mark.slow
@@ -204,11 +199,7 @@ async def test_a_listener_that_reads_nothing_does_not_block_others(settings: Set
         host, _, port = url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=16)
         writer.write(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-
-        async def listens() -> bool:
-            return service.events.listeners == 1
-
-        await until(listens)
+        await condition(lambda: service.events.listeners == 1)
         for _ in range(20):
             numbered(service.events, 0, 5000)
             await asyncio.sleep(0)
@@ -217,17 +208,6 @@ async def test_a_listener_that_reads_nothing_does_not_block_others(settings: Set
         await client.wait(["g.0"], 60)
         writer.transport.abort()
         assert reader is not None
-
-
-async def test_a_service_that_stops_ends_streams_immediately(settings: Settings) -> None:
-    async with Running(settings) as (service, url), AsyncRolloutClient(url) as client:
-        heard: list[Event] = []
-        listening = asyncio.create_task(collected(client, {"none": 0}, heard))
-        while not heard:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        service.events.close()
-        await listening
-        assert heard[-1].event == "end"
 
 
 async def test_an_unreachable_service_is_an_error(url: str) -> None:

@@ -100,27 +100,22 @@ async def test_work_that_runs_once_is_kept_until_it_has_ended(owner: TaskOwner) 
     assert ended == ["work"]
 
 
-async def test_an_unexpected_error_of_work_that_runs_once_is_a_failure(
-    owner: TaskOwner, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [ValueError("no luck"), SandboxError("no luck")])
+async def test_only_an_unexpected_error_of_work_that_runs_once_is_a_failure(
+    owner: TaskOwner, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    owner.run_once(work([], ValueError("no luck")), name="work")
+    owner.run_once(work([], error), name="work")
     await owner.drain()
-    assert owner.failure == "background task work failed: ValueError('no luck')"
     (record,) = caplog.records
-    assert record.levelno == logging.CRITICAL
-    assert record.exc_info
-    assert record.exc_info[0] is ValueError
-
-
-async def test_an_expected_error_of_work_that_runs_once_is_logged(
-    owner: TaskOwner, caplog: pytest.LogCaptureFixture
-) -> None:
-    owner.run_once(work([], SandboxError("no luck")), name="work")
-    await owner.drain()
-    assert owner.failure is None
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.getMessage() == "background task work failed: no luck"
+    if isinstance(error, ValueError):
+        assert owner.failure == "background task work failed: ValueError('no luck')"
+        assert record.levelno == logging.CRITICAL
+        assert record.exc_info
+        assert record.exc_info[0] is ValueError
+    else:
+        assert owner.failure is None
+        assert record.levelno == logging.WARNING
+        assert record.getMessage() == "background task work failed: no luck"
 
 
 async def test_work_that_runs_once_may_be_cancelled(

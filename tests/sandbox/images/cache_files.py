@@ -1,16 +1,17 @@
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
+
+from tests.programs import ran
 
 
 def marker(image: Path, name: str = "marker") -> str:
     """Returns the content of /marker, or another file, in a SIF file."""
     offset = image.read_bytes().index(b"hsqs")
     command = ["unsquashfs", "-offset", str(offset), "-cat", str(image), name]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return ran(*command, check=True).stdout
 
 
 def files(root: Path) -> list[str]:

@@ -1,31 +1,20 @@
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import ptyprocess
 import pytest
 
+from tests.programs import CLI, prorl
 from tests.sandbox.images.cache_files import marker
 from tests.sandbox.images.dockerfiles.test_shapes import BUILDAH, require
 from tests.sandbox.images.oci import Layout, root_file_system
 
 pytestmark = pytest.mark.processes
 
-PRORL = [sys.executable, "-m", "prorl_service.cli", "images"]
-
 
 def run(root: Path, *arguments: str, status: int = 0, stdin: str = "") -> str:
-    done = subprocess.run(
-        [*PRORL, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        input=stdin,
-        env={**os.environ, "PRORL_CACHE": str(root)},
-    )
+    done = prorl("images", *arguments, input=stdin, env={**os.environ, "PRORL_CACHE": str(root)})
     assert done.returncode == status, done.stderr
     return done.stdout + done.stderr
 
@@ -65,7 +54,7 @@ def test_a_terminal_shows_progress(root: Path, layout: Layout) -> None:
     layout.add("a")
     environment = {**os.environ, "PRORL_CACHE": str(root), "TERM": "xterm"}
     terminal = ptyprocess.PtyProcessUnicode.spawn(
-        [*PRORL, "pull", f"oci:{layout.path}"], env=environment
+        [*CLI, "images", "pull", f"oci:{layout.path}"], env=environment
     )
     shown = ""
     try:

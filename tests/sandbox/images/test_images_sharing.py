@@ -3,19 +3,22 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.images import CachedImage, ImageCache
+from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
+from tests.programs import ran
 from tests.sandbox.images.cache_files import builds, files, litter, marker, use_in_other_process
 from tests.sandbox.images.oci import Layout, root_file_system
 from tests.sandbox.images.registry import FakeRegistry
+from tests.sandbox.sandboxes import output, started
+from tests.sandbox.test_apptainer import make_tiny_image
+from tests.waits import condition
 
 pytestmark = pytest.mark.processes
 
@@ -29,7 +32,7 @@ async def test_two_processes_make_one_image(root: Path, layout: Layout) -> None:
     async with FakeRegistry(layout) as registry:
         registry.blobs_flow.clear()
         users = [await use_in_other_process(root, registry.reference()) for _ in range(2)]
-        await until(lambda: len(list(root.glob("blobs/*/lease.*"))) == 2)
+        await condition(lambda: len(list(root.glob("blobs/*/lease.*"))) == 2)
         await asyncio.wait_for(registry.blob_wanted.wait(), TIMEOUT_S)
         registry.blobs_flow.set()
         answers = [await asyncio.wait_for(line(user), TIMEOUT_S) for user in users]
@@ -58,7 +61,7 @@ async def test_leftovers_of_a_killed_process_do_not_count(root: Path, layout: La
         assert litter(root)
         cache = ImageCache(root)
         assert await cache.entries() == []
-        await until(lambda: not builds(root))
+        await condition(lambda: not builds(root))
         assert litter(root) == []
         registry.blobs_flow.set()
         async with await cache.get(registry.reference()) as lease:
@@ -199,13 +202,7 @@ asyncio.run(main())
 """
     # A private file system, which ends with the process.
     mount = f'mount -t tmpfs -o size=2m tmpfs "{small}" && exec "$@"'
-    done = subprocess.run(
-        [*PRIVATE_MOUNTS, mount, "sh", sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ran(*PRIVATE_MOUNTS, mount, "sh", sys.executable, "-c", script)
     retryable, hint, message, left = done.stdout.strip().split("|")
     assert (retryable, left) == ("True", "[]"), done.stderr
     assert "free space" in hint
@@ -221,8 +218,29 @@ async def line(user: asyncio.subprocess.Process) -> str:
     return (await user.stdout.readline()).decode().strip()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Polls for files and processes of others, which no event announces."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+async def test_an_idle_container_ends_to_make_room_for_another_image(
+    root: Path, layout: Layout, tmp_path: Path
+) -> None:
+    references = []
+    for tag in ("one", "two"):
+        image = make_tiny_image(tmp_path / tag)
+        (image / "name").write_text(tag)
+        layout.add_tree(image, tag=tag)
+        references.append(f"oci:{layout.path}:{tag}")
+    async with ImageCache(tmp_path / "other").image(references[0]) as first:
+        budget_bytes = first.stat().st_size * 3 // 2
+    cache = ImageCache(
+        root, budget_bytes=budget_bytes, evict_one=lambda: provider.evict_image(wait_s=1)
+    )
+    provider = ApptainerProvider(cache.image)
+    try:
+        for reference, tag in zip(references, ("one", "two"), strict=True):
+            async with started(provider, image=reference) as sandbox:
+                assert await output(sandbox, "cat /name") == tag
+        assert len(await cache.entries()) == 1
+        async with started(provider, image=references[1]):
+            with pytest.raises(SandboxError, match="no room for"):
+                async with started(provider, image=references[0]):
+                    pass
+    finally:
+        await provider.close()

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import random
-from collections.abc import Callable
 
 import pytest
 
 from prorl_service.sandbox.host import direct_shell
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.sandboxes import bash, output
+from tests.waits import condition
 
 pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
@@ -17,14 +17,6 @@ pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 def lent(sandbox: RemoteSandbox) -> bool:
     assert sandbox._shell is not None
     return sandbox._shell._lent
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise TimeoutError
 
 
 async def test_short_commands_never_reach_the_execution_server(sandbox: RemoteSandbox) -> None:
@@ -83,7 +75,7 @@ async def test_a_command_with_output_in_many_pieces_goes_back(
     await bash(sandbox, "true")
     command = "while [ ! -e go ]; do printf x; sleep 0.01; done; echo end"
     call = asyncio.create_task(bash(sandbox, command))
-    await until(lambda: not lent(sandbox))
+    await condition(lambda: not lent(sandbox))
     await sandbox.upload("go", b"")
     output = (await call).output
     assert output.endswith("xend\n")
@@ -95,14 +87,14 @@ async def test_background_output_comes_with_the_next_result(sandbox: RemoteSandb
     shell = sandbox._shell
     assert shell is not None
     await bash(sandbox, "(sleep 0.1; echo from behind) &")
-    await until(lambda: shell._output == b"from behind\n")
+    await condition(lambda: shell._output == b"from behind\n")
     assert (await bash(sandbox, "echo now")).output.startswith("from behind\nnow\n")
 
 
 async def test_the_service_does_not_read_a_flood_between_commands(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "true")
     await bash(sandbox, "yes & echo $! > pid")
-    await until(lambda: not lent(sandbox))
+    await condition(lambda: not lent(sandbox))
     result = await bash(sandbox, "kill $(cat pid); wait; echo ended")
     assert result.data["truncated"]
     assert "ended" in result.output
@@ -125,21 +117,25 @@ async def test_a_lent_shell_that_ends_is_replaced_and_the_new_one_is_lent(
 
 async def test_a_lent_shell_that_ends_by_itself_is_replaced(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "(sleep 0.1; kill -9 $$) &")
-    await until(lambda: not lent(sandbox))
+    await condition(lambda: not lent(sandbox))
     result = await bash(sandbox, "echo new")
     assert result.data["restarted"]  # and the command was run, or went down with the old shell
     assert await output(sandbox, "echo newer") == "newer"
 
 
-async def test_a_cancelled_short_command_ends_and_leaves_nothing(sandbox: RemoteSandbox) -> None:
+@pytest.mark.parametrize("command", ["echo mine; sleep 1000", "true"])
+async def test_a_cancelled_short_command_ends_and_leaves_nothing(
+    sandbox: RemoteSandbox, command: str
+) -> None:
     await bash(sandbox, "true")
     for _ in range(20):
-        call = asyncio.create_task(bash(sandbox, "echo mine; sleep 1000"))
+        call = asyncio.create_task(bash(sandbox, command))
         await asyncio.sleep(0)
         call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert await output(sandbox, "echo $((6 * 7))") in ("42", "mine\n42")
+        [ended] = await asyncio.gather(call, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError) or command == "true"
+        # An interrupt that came too late may still show as a line end.
+        assert (await output(sandbox, "echo $((6 * 7))")).strip() in ("42", "mine\n42")
 
 
 async def test_concurrent_calls_wait_for_each_other(sandbox: RemoteSandbox) -> None:

@@ -4,9 +4,10 @@ import asyncio
 import errno
 import io
 import tarfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
+import pytest_asyncio
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
@@ -25,6 +26,28 @@ GUARD = Guard(
     protected=("app/.venv", "root/."),
     allow=("srv/*.txt",),
 )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def apptainer() -> AsyncIterator[SandboxProvider]:
+    async with new_provider("apptainer") as provider:
+        yield provider
+
+
+def layer_of(*entries: tarfile.TarInfo) -> Layer:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for entry in entries:
+            tar.addfile(entry)
+    layer = Layer()
+    layer.append(content.getvalue())
+    return layer
+
+
+def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, target
+    return entry
 
 
 async def saved(sandbox: RemoteSandbox) -> Layer:
@@ -62,23 +85,55 @@ async def test_files_of_one_sandbox_are_in_another(isolating: SandboxProvider) -
     assert await moved(isolating, script, Guard(), look) == expected
 
 
-async def test_what_was_deleted_of_the_image_stays_deleted() -> None:
-    async with new_provider("apptainer") as provider:
-        script = """
-            rm /etc/debian_version; rm -r /usr/share/doc
-            mkdir /usr/share/doc; touch /usr/share/doc/new
+MOVED: dict[str, tuple[Guard, str, str, str]] = {
+    "what was deleted of the image stays deleted": (
+        Guard(),
+        "rm /etc/debian_version; rm -r /usr/share/doc; mkdir /usr/share/doc; >/usr/share/doc/new",
+        "ls /etc/debian_version 2>/dev/null; ls /usr/share/doc; ls -d /usr/share/debconf",
+        "new\n/usr/share/debconf|",
+    ),
+    "a directory takes the place of a file, and the reverse": (
+        Guard(),
+        "rm /etc/debian_version; mkdir /etc/debian_version; rm -r /etc/apt; echo x > /etc/apt",
+        "stat -c %F /etc/debian_version /etc/apt",
+        "directory\nregular file|",
+    ),
+    "large files, and links to them, go in pieces": (
+        Guard(),
         """
-        look = "ls /etc/debian_version 2>/dev/null; ls /usr/share/doc; ls -d /usr/share/debconf"
-        assert await moved(provider, script, Guard(), look) == "new\n/usr/share/debconf|"
+            mkdir -p /opt; for i in 1 2 3 4 5; do head -c 9000000 /dev/zero > /opt/z$i; done
+            for i in 1 2 3 4 5; do ln /opt/z$i /y$i; done; mkdir /usr/new
+            echo x > /usr/new/a; ln /usr/new/a /usr/new/b; echo end > /zz
+        """,
+        "stat -c '%h %s' /y? /opt/z? | sort -u; cat /usr/new/b /zz",
+        "2 9000000\nx\nend|",
+    ),
+    "work that is named passes as settings": (
+        Guard(work=("app", "app/conftest.py")),
+        "mkdir /app; echo x > /app/conftest.py",
+        "cat /app/conftest.py",
+        "x|",
+    ),
+    "directories that are not work stay as they are": (
+        GUARD,
+        "mkdir -p /app/a /var/new; chmod 700 /usr /app/a; echo x > /app/file",
+        "stat -c %a /usr /app/a; ls -d /var/new 2>/dev/null; cat /app/file",
+        "755\n700\nx|",
+    ),
+    "work that was deleted stays deleted": (
+        Guard(work=("etc/",), protected=("etc/apt",)),
+        "rm -r /etc/* 2>/dev/null; mkdir /etc/new; touch /etc/new/a",
+        "ls /etc/debian_version /etc/new 2>/dev/null; ls -d /etc/apt",
+        "/etc/new:\na\n/etc/apt|etc/apt",
+    ),
+}
 
 
-async def test_a_directory_in_the_place_of_a_file_and_the_reverse() -> None:
-    async with new_provider("apptainer") as provider:
-        script = (
-            "rm /etc/debian_version; mkdir /etc/debian_version; rm -r /etc/apt; echo x > /etc/apt"
-        )
-        look = "stat -c %F /etc/debian_version /etc/apt"
-        assert await moved(provider, script, Guard(), look) == "directory\nregular file|"
+@pytest.mark.parametrize(("guard", "script", "look", "expected"), MOVED.values(), ids=MOVED)
+async def test_another_sandbox_gets_what_was_written(
+    apptainer: SandboxProvider, guard: Guard, script: str, look: str, expected: str
+) -> None:
+    assert await moved(apptainer, script, guard, look) == expected
 
 
 async def test_nothing_runs_when_processes_were_ended(isolated: RemoteSandbox) -> None:
@@ -122,19 +177,10 @@ async def test_a_layer_that_is_too_large_says_so(isolated: RemoteSandbox) -> Non
     assert caught.value.errno == errno.EFBIG
 
 
-async def test_a_large_layer_goes_in_pieces() -> None:
-    async with new_provider("apptainer") as provider:
-        script = """
-            mkdir -p /opt; for i in 1 2 3 4 5; do head -c 9000000 /dev/zero > /opt/z$i; done
-            echo end > /zz
-        """
-        assert await moved(provider, script, Guard(), "du -cb /opt/z? | tail -1; cat /zz") == (
-            "45000000\ttotal\nend|"
-        )
-
-
-async def test_sockets_fifos_and_unreadable_files_are_left_out() -> None:
-    async with new_provider("apptainer") as provider, started(provider, IMAGE_LIMITS) as sandbox:
+async def test_sockets_fifos_and_unreadable_files_are_left_out(
+    apptainer: SandboxProvider,
+) -> None:
+    async with started(apptainer, IMAGE_LIMITS) as sandbox:
         await output(sandbox, "mkdir /s; mkfifo /s/fifo; echo x > /s/closed; chmod 0 /s/closed")
         written = [name for name in names(await saved(sandbox)) if name.startswith("s")]
         assert written == ["s", "s/closed"]
@@ -172,9 +218,10 @@ async def test_sockets_fifos_and_unreadable_files_are_left_out() -> None:
          "usr/share/debconf,var/lib"),
     ],
 )  # fmt: skip
-async def test_only_work_passes_a_guard(script: str, refused: str) -> None:
-    async with new_provider("apptainer") as provider:
-        assert await moved(provider, script, GUARD, "true") == f"|{refused}"
+async def test_only_work_passes_a_guard(
+    apptainer: SandboxProvider, script: str, refused: str
+) -> None:
+    assert await moved(apptainer, script, GUARD, "true") == f"|{refused}"
 
 
 @pytest.mark.parametrize(
@@ -192,56 +239,24 @@ async def test_only_work_passes_a_guard(script: str, refused: str) -> None:
         ("other/../../tests", False),
     ],
 )
-async def test_no_link_of_work_leads_to_what_is_closed(target: str, is_restored: bool) -> None:
+async def test_no_link_of_work_leads_to_what_is_closed(
+    apptainer: SandboxProvider, target: str, is_restored: bool
+) -> None:
     script = f"mkdir -p /app/sub; ln -s {target} /app/sub/link"
-    async with new_provider("apptainer") as provider:
-        found = await moved(provider, script, GUARD, "readlink /app/sub/link; true")
-        assert found == (f"{target}|" if is_restored else "|app/sub/link")
-
-
-async def test_work_that_is_named_passes_as_settings() -> None:
-    guard = Guard(work=("app", "app/conftest.py"))
-    async with new_provider("apptainer") as provider:
-        script = "mkdir /app; echo x > /app/conftest.py"
-        assert await moved(provider, script, guard, "cat /app/conftest.py") == "x|"
-
-
-async def test_directories_that_are_not_work_stay_as_they_are() -> None:
-    async with new_provider("apptainer") as provider:
-        script = "mkdir -p /app/a /var/new; chmod 700 /usr /app/a; echo x > /app/file"
-        look = "stat -c %a /usr /app/a; ls -d /var/new 2>/dev/null; cat /app/file"
-        assert await moved(provider, script, GUARD, look) == "755\n700\nx|"
-
-
-async def test_work_that_was_deleted_stays_deleted() -> None:
-    guard = Guard(work=("etc/",), protected=("etc/apt",))
-    async with new_provider("apptainer") as provider:
-        script = "rm -r /etc/* 2>/dev/null; mkdir /etc/new; touch /etc/new/a"
-        look = "ls /etc/debian_version /etc/new 2>/dev/null; ls -d /etc/apt"
-        assert await moved(provider, script, guard, look) == "/etc/new:\na\n/etc/apt|etc/apt"
+    found = await moved(apptainer, script, GUARD, "readlink /app/sub/link; true")
+    assert found == (f"{target}|" if is_restored else "|app/sub/link")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a//b"])
 async def test_a_layer_that_leaves_the_root_is_refused(isolated: RemoteSandbox, name: str) -> None:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo(name))
-    layer = Layer()
-    layer.append(content.getvalue())
     with pytest.raises(OSError, match="not permitted") as caught:
-        await isolated.restore_layer(layer, Guard())
+        await isolated.restore_layer(layer_of(tarfile.TarInfo(name)), Guard())
     assert caught.value.errno == errno.EPERM
 
 
 async def test_links_of_a_layer_are_not_followed(isolated: RemoteSandbox) -> None:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        link = tarfile.TarInfo("tmp/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/workspace"
-        tar.addfile(link)
-        tar.addfile(tarfile.TarInfo("tmp/link/file"))
-    layer = Layer()
-    layer.append(content.getvalue())
+    to_workspace = link("tmp/link", "/workspace", tarfile.SYMTYPE)
+    layer = layer_of(to_workspace, tarfile.TarInfo("tmp/link/file"))
     assert await isolated.restore_layer(layer, Guard()) == {"tmp/link/file": 1}
     assert await output(isolated, "ls /workspace") == ""
 
@@ -262,17 +277,6 @@ async def test_hard_links_stay_one_file(isolating: SandboxProvider) -> None:
     assert await moved(isolating, script, Guard(), look) == "120\n1\n1000000\n2 640\none|"
 
 
-async def test_hard_links_of_large_files_go_in_pieces() -> None:
-    async with new_provider("apptainer") as provider:
-        script = """
-            mkdir -p /opt; for i in 1 2 3 4 5; do head -c 9000000 /dev/zero > /opt/z$i; done
-            for i in 1 2 3 4 5; do ln /opt/z$i /y$i; done; mkdir /usr/new
-            echo x > /usr/new/a; ln /usr/new/a /usr/new/b
-        """
-        look = "stat -c '%h %s' /y? /opt/z? | sort -u; cat /usr/new/b"
-        assert await moved(provider, script, Guard(), look) == "2 9000000\nx|"
-
-
 @pytest.mark.parametrize(
     ("script", "kept", "refused"),
     [
@@ -282,22 +286,19 @@ async def test_hard_links_of_large_files_go_in_pieces() -> None:
         ("echo x > /aa; ln /aa /app/conftest.py", "", "aa,app/conftest.py"),
     ],
 )
-async def test_a_guard_looks_at_each_name_of_a_file(script: str, kept: str, refused: str) -> None:
+async def test_a_guard_looks_at_each_name_of_a_file(
+    apptainer: SandboxProvider, script: str, kept: str, refused: str
+) -> None:
     look = "find /app /conftest.py /tests -type f 2>/dev/null; true"
-    async with new_provider("apptainer") as provider:
-        assert await moved(provider, f"mkdir /app; {script}", GUARD, look) == f"{kept}|{refused}"
+    assert await moved(apptainer, f"mkdir /app; {script}", GUARD, look) == f"{kept}|{refused}"
 
 
 @pytest.mark.parametrize("first", ["usr/bin/env", "etc/debian_version", "none", "etc", "bin/sh"])
-async def test_a_link_to_what_no_layer_brought_is_refused(first: str) -> None:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        link = tarfile.TarInfo("link")
-        link.type, link.linkname = tarfile.LNKTYPE, first
-        tar.addfile(link)
-    layer = Layer()
-    layer.append(content.getvalue())
-    async with new_provider("apptainer") as provider, started(provider, IMAGE_LIMITS) as sandbox:
+async def test_a_link_to_what_no_layer_brought_is_refused(
+    apptainer: SandboxProvider, first: str
+) -> None:
+    layer = layer_of(link("link", first, tarfile.LNKTYPE))
+    async with started(apptainer, IMAGE_LIMITS) as sandbox:
         assert await sandbox.restore_layer(layer, Guard()) == {"link": 1}
 
 
@@ -322,24 +323,23 @@ async def test_a_sandbox_without_isolation_refuses() -> None:
         ("1234:99", "1234  /root"),
     ],
 )
-async def test_commands_run_as_the_user_of_the_image(user: str | None, shown: str) -> None:
-    async with new_provider("apptainer") as provider:
-        image = str(debian_image())
-        sandbox = provider.create(image=image, limits=LIMITS, user=user)
+async def test_commands_run_as_the_user_of_the_image(
+    apptainer: SandboxProvider, user: str | None, shown: str
+) -> None:
+    sandbox = apptainer.create(image=str(debian_image()), limits=LIMITS, user=user)
+    await sandbox.start()
+    try:
+        command = "echo $(id -u) $(getent passwd $(id -u) | cut -d: -f1) $HOME; touch /etc/mine"
+        done = await sandbox.call_tool("bash", {"command": command}, timeout_s=20)
+        assert done.output.split() == shown.split()
+    finally:
+        await sandbox.stop()
+
+
+async def test_an_unknown_user_is_the_tasks_fault(apptainer: SandboxProvider) -> None:
+    sandbox = apptainer.create(image=str(debian_image()), limits=LIMITS, user="nobody-knows")
+    with pytest.raises(TaskError, match="no user 'nobody-knows'"):
         await sandbox.start()
-        try:
-            command = "echo $(id -u) $(getent passwd $(id -u) | cut -d: -f1) $HOME; touch /etc/mine"
-            done = await sandbox.call_tool("bash", {"command": command}, timeout_s=20)
-            assert done.output.split() == shown.split()
-        finally:
-            await sandbox.stop()
-
-
-async def test_an_unknown_user_is_the_tasks_fault() -> None:
-    async with new_provider("apptainer") as provider:
-        sandbox = provider.create(image=str(debian_image()), limits=LIMITS, user="nobody-knows")
-        with pytest.raises(TaskError, match="no user 'nobody-knows'"):
-            await sandbox.start()
 
 
 async def test_a_user_needs_an_image() -> None:

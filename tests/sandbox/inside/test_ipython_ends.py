@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.base import SandboxLimits, ToolResult
 from prorl_service.sandbox.host import spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.inside.conftest import IN_BUBBLEWRAP
@@ -34,6 +34,16 @@ def descendants(sandbox: RemoteSandbox) -> list[psutil.Process]:
 def client_of(sandbox: RemoteSandbox) -> psutil.Process:
     [client] = [p for p in descendants(sandbox) if "client.py" in " ".join(p.cmdline())]
     return client
+
+
+async def begun(sandbox: RemoteSandbox, code: str) -> asyncio.Task[ToolResult]:
+    """Returns the call once its output was seen."""
+    viewer = Viewer()
+    arguments = {"code": f"import os, time\nprint('begun')\n{code}"}
+    call = sandbox.call_tool("ipython", arguments, timeout_s=1000, on_output=viewer)
+    running = asyncio.create_task(call)
+    await viewer.sees(b"begun\n")
+    return running
 
 
 ENDLESS = [
@@ -69,13 +79,7 @@ async def test_code_that_ignores_the_interrupt_costs_the_kernel(sandbox: RemoteS
 
 async def test_a_cancelled_call_is_interrupted(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "kept = 42")
-    viewer = Viewer()
-    arguments = {"code": "print('begun'); import time; time.sleep(1000)"}
-    call: asyncio.Task[object] = asyncio.create_task(
-        sandbox.call_tool("ipython", arguments, timeout_s=1000, on_output=viewer)
-    )
-    await viewer.sees(b"begun\n")
-    await cancelled(call)
+    await cancelled(await begun(sandbox, "time.sleep(1000)"))
     assert await value(sandbox, "kept") == "42"
 
 
@@ -109,12 +113,7 @@ async def test_a_death_between_calls_is_reported_by_the_next_call(sandbox: Remot
 
 
 async def test_the_death_of_the_client_counts_as_the_kernels(sandbox: RemoteSandbox) -> None:
-    viewer = Viewer()
-    arguments = {"code": "print('begun'); import time; time.sleep(1000)"}
-    call = asyncio.create_task(
-        sandbox.call_tool("ipython", arguments, timeout_s=1000, on_output=viewer)
-    )
-    await viewer.sees(b"begun\n")
+    call = await begun(sandbox, "time.sleep(1000)")
     client_of(sandbox).kill()
     assert (await call).data["status"] == "restarted"
     assert await value(sandbox, "1 + 1") == "2"
@@ -150,14 +149,9 @@ async def test_bash_and_files_work_while_the_kernel_runs(sandbox: RemoteSandbox)
 
 
 async def test_output_is_seen_before_the_code_ends(sandbox: RemoteSandbox) -> None:
-    viewer = Viewer()
-    arguments = {"code": "import os, time\nprint('first')\nwhile not os.path.exists('go'): pass"}
-    call = asyncio.create_task(
-        sandbox.call_tool("ipython", arguments, timeout_s=20, on_output=viewer)
-    )
-    await viewer.sees(b"first\n")
+    call = await begun(sandbox, "while not os.path.exists('go'): pass")
     await sandbox.upload("go", b"")
-    assert (await call).output == "first\n"
+    assert (await call).output == "begun\n"
 
 
 FLOODS = [

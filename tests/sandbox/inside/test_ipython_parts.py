@@ -27,10 +27,6 @@ def test_the_kernel_needs_no_other_packages(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
 
-def test_the_programs_of_the_kernel_are_installed() -> None:
-    assert {path.name for path in Path(PROGRAMS).glob("*.py")} >= {"launch.py", "client.py"}
-
-
 def test_python_3_7_can_parse_the_program_that_starts_the_kernel() -> None:
     assert ast.parse(Path(PROGRAMS, "launch.py").read_text(), feature_version=(3, 7)).body
 

@@ -13,7 +13,7 @@ import pytest
 from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders
 from prorl_service.sandbox.images.dockerfiles.work import DockerfileBuilder
 from prorl_service.sandbox.images.store import remove_tree
-from tests.sandbox.images.debian import SMALL, debian_image
+from tests.sandbox.images.debian import PACKAGES, SMALL, debian_image
 from tests.sandbox.images.dockerfiles.corpus import Shape, shapes, try_shape
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -46,24 +46,15 @@ def require(builder: DockerfileBuilder) -> None:
         pytest.skip(f"{builder.name} does not work here: {why}")
 
 
+@pytest.mark.parametrize("builder", [BUILDAH, SPYTHON], ids=lambda builder: builder.name)
 @pytest.mark.parametrize("shape", [*shapes()], ids=lambda shape: shape.name)
-@pytest.mark.sampled(5)
-def test_buildah_makes_of_a_shape_what_it_must(shape: Shape, root: Path, tmp_path: Path) -> None:
-    require(BUILDAH)
-    base = str(debian_image(SMALL))
-    builders = DockerfileBuilders((BUILDAH,))
-    outcome = asyncio.run(try_shape(shape, builders, base=base, root=root, work=tmp_path / "work"))
-    assert outcome.ok, outcome.outcome
-
-
-@pytest.mark.parametrize("shape", [*shapes()], ids=lambda shape: shape.name)
-@pytest.mark.sampled(9)
-def test_spython_makes_of_a_shape_what_it_must_or_names_the_line(
-    shape: Shape, root: Path, tmp_path: Path
+@pytest.mark.sampled(14)
+def test_a_shape_becomes_what_it_must_or_spython_names_the_line(
+    shape: Shape, builder: DockerfileBuilder, root: Path, tmp_path: Path
 ) -> None:
-    require(SPYTHON)
-    base = str(debian_image())
-    builders = DockerfileBuilders((SPYTHON,))
-    outcome = asyncio.run(try_shape(shape, builders, base=base, root=root, work=tmp_path / "work"))
-    is_beyond = "spython cannot do it" in outcome.outcome
+    require(builder)
+    base = str(debian_image(SMALL if builder is BUILDAH else PACKAGES))
+    one = DockerfileBuilders((builder,))
+    outcome = asyncio.run(try_shape(shape, one, base=base, root=root, work=tmp_path / "work"))
+    is_beyond = builder is SPYTHON and "spython cannot do it" in outcome.outcome
     assert outcome.ok or is_beyond, outcome.outcome

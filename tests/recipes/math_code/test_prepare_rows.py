@@ -91,12 +91,6 @@ def test_messages_may_be_json_text() -> None:
     assert mathematics("dapo_math_17k", row).question == "Find $6 \\cdot 7$."
 
 
-def test_each_part_of_eurus_skips_rows_of_the_other() -> None:
-    code = Row(published.eurus_code(), "row 1")
-    assert convert(DATA_SETS["eurus_math"], code) is None
-    assert convert(DATA_SETS["eurus_code"], Row(published.eurus_math(), "row 1")) is None
-
-
 def test_answers_from_test_sets_are_plain() -> None:
     assert mathematics("aime24", published.aime24()).answer == "204"
     assert mathematics("aime24", published.aime24(solution="33")).answer == "33"

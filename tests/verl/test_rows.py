@@ -122,9 +122,7 @@ def segment_of(kind: SegmentKind, number: int) -> Segment:
 
 
 def turn_of(backend: str) -> Turn:
-    return Turn(
-        segment=0, start=0, stop=1, text="", finish_reason="stop", model_s=0.0, backend=backend
-    )
+    return builders.turn(backend=backend)
 
 
 @given(

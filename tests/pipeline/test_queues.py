@@ -1,6 +1,5 @@
 """The order in which rollouts begin."""
 
-import asyncio
 from collections import Counter
 from itertools import pairwise
 
@@ -77,11 +76,3 @@ def test_all_groups_come_out_once_by_priority_and_whole(
     assert priorities == sorted(priorities, reverse=True)
     changes = sum(a.group is not b.group for a, b in pairwise(out))
     assert changes == max(0, len(made) - 1)
-
-
-async def test_a_queue_can_be_waited_for() -> None:
-    queue = FairQueue()
-    waiting = asyncio.create_task(queue.get())
-    await asyncio.sleep(0)
-    queue.put_nowait(records("a", 1)[0])
-    assert (await waiting).rollout_id == "a.0"

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -11,24 +9,8 @@ from prorl_service.errors import NotFound
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import Stage
-from prorl_service.testing import FakeSandboxes, StubEngine
-from prorl_service.tokens.chat import ChatFormat
-from tests.pipeline.probe_agent import Probe, group, running
-
-
-@pytest.fixture
-async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    async with StubEngine(tiny_model, lambda _: [chat.end_of_turn_id]) as stub:
-        yield stub
-
-
-@pytest.fixture
-async def pipeline(engine: StubEngine, tmp_path: Path) -> AsyncIterator[Pipeline]:
-    sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
-    async with running(engine, sandboxes, tmp_path) as running_pipeline:
-        yield running_pipeline
+from tests.pipeline.probe_agent import Probe, group
 
 
 async def failure_of(pipeline: Pipeline) -> str:

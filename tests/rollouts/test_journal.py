@@ -54,18 +54,6 @@ async def test_a_write_requested_just_before_the_close_is_written(tmp_path: Path
         assert await journal.read(tables.count_ended) == {RolloutState.DONE: 1}
 
 
-async def test_acknowledged_groups_are_forgotten_and_unfinished_ones_are_not(
-    tmp_path: Path,
-) -> None:
-    async with Journal(tmp_path / "j") as journal:
-        await journal.accept([accepted("a", n=1), accepted("b")])
-        await journal.end(ended("a"))
-        await journal.end(ended("b"))
-        assert await journal.forget(["a", "b", "never"]) == {RolloutState.DONE: 1}
-        assert list(await journal.read(tables.find, ["a", "b"])) == ["b"]
-        assert await journal.read(tables.answer, "a.0") is None
-
-
 async def test_old_results_make_room_for_new_ones(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j", Retention(keep_mb=11_000 / 2**20)) as journal:
         for number in range(5):

@@ -55,10 +55,7 @@ async def test_groups_are_forgotten_immediately_and_deleted_in_slices(
         await journal.end(ended("g0", 1, size=7))
         await tidied(journal)
         assert await journal.read(tables.answer, "g0.1") == (b"summary", b"x" * 7)
-        (left,) = await journal.read(
-            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
-        )
-        assert left == 1
+        assert await rows_left(journal) == 1
 
 
 @pytest.mark.slow
@@ -68,10 +65,7 @@ async def test_deleting_continues_after_a_restart(tmp_path: Path, slow_slices: N
         assert await journal.read(tables.has_garbage)
     async with Journal(tmp_path / "j") as journal:
         await tidied(journal)
-        (left,) = await journal.read(
-            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
-        )
-        assert left == 0
+        assert await rows_left(journal) == 0
 
 
 async def test_room_is_given_back_to_the_disk(tmp_path: Path) -> None:
@@ -91,10 +85,7 @@ async def test_old_results_make_room_in_the_same_way(tmp_path: Path) -> None:
         await filled(journal, 20)
         await tidied(journal)
         assert (await journal.read(tables.count_ended)).total() == 4
-        (left,) = await journal.read(
-            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
-        )
-        assert left == 4
+        assert await rows_left(journal) == 4
 
 
 async def test_a_long_read_delays_no_write(tmp_path: Path) -> None:

@@ -26,11 +26,10 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
     Sampling,
-    Segment,
     Task,
     Trajectory,
-    Turn,
 )
+from tests import builders
 
 TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
 PROBLEM = ErrorInfo(kind="TaskError", blame=Blame.TASK, message="no such file")
@@ -152,14 +151,8 @@ async def test_a_watcher_that_raises_costs_the_others_nothing(
 
 async def test_what_a_log_shows_of_rollouts_is_short(record: RolloutRecord) -> None:
     many, long = list(range(50_000)), "x" * 99_999
-    segment = Segment(
-        prompt_ids=many,
-        response_ids=many,
-        loss_mask=[1] * len(many),
-        logprobs=[0.0] * len(many),
-        policy_versions=[0] * len(many),
-    )
-    turn = Turn(segment=0, start=0, stop=9, text=long, finish_reason="stop", model_s=1, backend="b")
+    segment = builders.segment([1] * len(many), prompt_ids=many)
+    turn = builders.turn(stop=9, text=long)
     messages = [Message(role="user", content=long)]
     task = TASK.model_copy(update={"messages": messages, "data": {"x": long}})
     group = Group(group_id="g", task=task)

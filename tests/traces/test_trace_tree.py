@@ -11,10 +11,7 @@ from prorl_service.schemas import (
     FinishReason,
     Group,
     Message,
-    Rollout,
-    RolloutState,
     Sampling,
-    Segment,
     Stage,
     StageTime,
     Task,
@@ -26,6 +23,7 @@ from prorl_service.schemas.tracing import read_traceparent
 from prorl_service.traces.export import EVERY_S, SDK_LOGGER, Trouble
 from prorl_service.traces.spans import MAX_LINKS, is_traced, parent_of, root_of, siblings_of
 from prorl_service.traces.tree import Node, TracedRollout, shown, tree
+from tests import builders
 
 TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
 GROUP = Group(group_id="g", task=TASK, n=4)
@@ -33,48 +31,22 @@ CREATED = 1000.0
 
 
 def turn(start: int, started_at: float | None, **fields: object) -> Turn:
-    given: dict[str, object] = {
-        "segment": 0,
-        "start": start,
-        "stop": start + 2,
-        "text": "So.",
-        "finish_reason": "stop",
-        "model_s": 2.0,
-        "backend": "engine:1",
-        "started_at": started_at,
-    }
-    return Turn.model_validate(given | fields)
+    given = {"started_at": started_at, "model_s": 2.0, "backend": "engine:1"} | fields
+    return builders.turn(start=start, stop=start + 2, **given)
 
 
 def ended(turns: list[Turn], stages: list[StageTime], **fields: object) -> TracedRollout:
     size = max((one.stop for one in turns), default=0)
-    segment = Segment(
-        prompt_ids=[1, 2, 3],
-        response_ids=[7] * size,
-        loss_mask=[1] * size,
-        logprobs=[-0.5] * size,
-        policy_versions=list(range(size)),
-    )
+    segment = builders.segment([1] * size, prompt_ids=[1, 2, 3], policy_versions=list(range(size)))
     trajectory = Trajectory(
         segments=[segment],
         turns=turns,
         finish_reason=FinishReason.FINISHED,
         sampling=Sampling(),
     )
-    rollout = Rollout(
-        rollout_id="g.0",
-        group_id="g",
-        task_id="t",
-        agent="a",
-        index=0,
-        state=RolloutState.DONE,
-        attempt=1,
-        reward=1.0,
-        trajectory=trajectory,
-        stages=stages,
-        created_at=CREATED,
-    )
-    return TracedRollout(rollout.model_copy(update=fields), GROUP, "m", CREATED + 100)
+    given = {"attempt": 1, "reward": 1.0, "trajectory": trajectory, "stages": stages}
+    rollout = builders.rollout("g.0", created_at=CREATED, **(given | fields))
+    return TracedRollout(rollout, GROUP, "m", CREATED + 100)
 
 
 def visit(stage: Stage, started_at: float, took_s: float, attempt: int = 1) -> StageTime:

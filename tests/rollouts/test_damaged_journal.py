@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from prorl_service.errors import JournalError, ResultLost
 from prorl_service.rollouts.journal import Journal, tables
-from tests.rollouts.journal_rows import accepted, ended
+from tests.rollouts.journals import accepted, ended
 
 PAGE = 4096
 GROUPS, SIZE = 12, 2

@@ -16,7 +16,7 @@ from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.file import APPLICATION_ID
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import RolloutState
-from tests.rollouts.journal_rows import accepted, ended
+from tests.rollouts.journals import accepted, ended
 
 
 async def test_groups_are_accepted_all_or_none(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from prorl_service.errors import JournalError
 from prorl_service.rollouts.journal import Journal, tables, threads
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import RolloutState
-from tests.rollouts.journal_rows import accepted, ended
+from tests.rollouts.journals import accepted, ended
 
 
 async def filled(journal: Journal, groups: int, size: int = 20_000) -> list[str]:

@@ -1,6 +1,7 @@
 """Trees of rollouts whose records say little, or odd things; ids; what is said of trouble."""
 
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,12 +31,12 @@ GROUP = Group(group_id="g", task=TASK, n=4)
 CREATED = 1000.0
 
 
-def turn(start: int, started_at: float | None, **fields: object) -> Turn:
+def turn(start: int, started_at: float | None, **fields: Any) -> Turn:
     given = {"started_at": started_at, "model_s": 2.0, "backend": "engine:1"} | fields
     return builders.turn(start=start, stop=start + 2, **given)
 
 
-def ended(turns: list[Turn], stages: list[StageTime], **fields: object) -> TracedRollout:
+def ended(turns: list[Turn], stages: list[StageTime], **fields: Any) -> TracedRollout:
     size = max((one.stop for one in turns), default=0)
     segment = builders.segment([1] * size, prompt_ids=[1, 2, 3], policy_versions=list(range(size)))
     trajectory = Trajectory(

@@ -107,7 +107,8 @@ def test_a_refused_option_lists_its_allowed_values(
 
 
 def test_the_asynchronous_trainers_parts_check_the_same_options(idle_url: str) -> None:
+    unknown: Any = "Mask"
     with pytest.raises(ValueError, match=r"overlong='Mask': .*'mask' or 'keep'"):
-        ProRLRolloutWorker(idle_url, None, None, overlong="Mask")
+        ProRLRolloutWorker(idle_url, None, None, overlong=unknown)
     with pytest.raises(ValueError, match="deadline_s=-1"):
         ProRLWeightTransfer(idle_url, deadline_s=-1)

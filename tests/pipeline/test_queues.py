@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from prorl_service.pipeline.queues import FairQueue
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import Admitted, RolloutRecord
-from prorl_service.schemas import Group, Message, Task
-
-TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
+from prorl_service.schemas import Group
+from tests import builders
 
 
 def records(
     group_id: str, n: int, *, priority: int = 0, client: str | None = None
 ) -> list[RolloutRecord]:
-    group = Group(group_id=group_id, task=TASK, n=n, priority=priority, client=client)
+    group = Group(group_id=group_id, task=builders.task(), n=n, priority=priority, client=client)
     journal = Journal.__new__(Journal)
     return [RolloutRecord(Admitted(group), index, journal) for index in range(n)]
 

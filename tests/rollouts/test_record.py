@@ -26,12 +26,10 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
     Sampling,
-    Task,
     Trajectory,
 )
 from tests import builders
 
-TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
 PROBLEM = ErrorInfo(kind="TaskError", blame=Blame.TASK, message="no such file")
 
 
@@ -48,7 +46,7 @@ class Told(Observer):
 
 @pytest.fixture
 async def record() -> AsyncIterator[RolloutRecord]:
-    group = Group(group_id="g", task=TASK)
+    group = Group(group_id="g", task=builders.task())
     async with Journal() as journal:
         await journal.accept([AcceptedRow("g", group.n, b"{}", 1.0)])
         yield RolloutRecord(Admitted(group), 0, journal)
@@ -154,7 +152,7 @@ async def test_what_a_log_shows_of_rollouts_is_short(record: RolloutRecord) -> N
     segment = builders.segment([1] * len(many), prompt_ids=many)
     turn = builders.turn(stop=9, text=long)
     messages = [Message(role="user", content=long)]
-    task = TASK.model_copy(update={"messages": messages, "data": {"x": long}})
+    task = builders.task(messages=messages, data={"x": long})
     group = Group(group_id="g", task=task)
     trajectory = Trajectory(
         segments=[segment], turns=[turn], finish_reason=FinishReason.FINISHED, sampling=Sampling()

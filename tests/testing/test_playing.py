@@ -16,13 +16,12 @@ from prorl_service.schemas import (
     Blame,
     FinishReason,
     Limits,
-    Message,
     RolloutState,
     Sampling,
     Stage,
-    Task,
 )
 from prorl_service.testing import FakeSandboxes, Reply, call, play
+from tests import builders
 from tests.parts import error_of, trajectory_of
 from tests.testing.guess_agent import NUMBER, Guess
 
@@ -88,12 +87,7 @@ async def test_a_task_that_the_agent_does_not_take_is_refused(
 @pytest.mark.processes
 async def test_sandboxes_may_be_fake() -> None:
     sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(f"{name} {arguments['command']}"))
-    task = Task(
-        task_id="t",
-        agent="another",
-        messages=[Message(role="user", content="?")],
-        data={"answer": "51", "files": {"notes": "51"}},
-    )
+    task = builders.task(agent="another", data={"answer": "51", "files": {"notes": "51"}})
     replies: list[Reply] = [call("bash", command="cat notes"), r"\boxed{51}"]
     played = await play(MathAgent, task, replies, sandboxes=sandboxes)
     assert (played.outputs, played.reward) == (["bash cat notes"], 1.0)

@@ -11,11 +11,9 @@ from prorl_service.schemas import (
     EngineTimes,
     FinishReason,
     Group,
-    Message,
     Sampling,
     Stage,
     StageTime,
-    Task,
     ToolCallRecord,
     Trajectory,
     Turn,
@@ -26,8 +24,7 @@ from prorl_service.traces.spans import MAX_LINKS, is_traced, parent_of, root_of,
 from prorl_service.traces.tree import Node, TracedRollout, shown, tree
 from tests import builders
 
-TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
-GROUP = Group(group_id="g", task=TASK, n=4)
+GROUP = Group(group_id="g", task=builders.task(), n=4)
 CREATED = 1000.0
 
 

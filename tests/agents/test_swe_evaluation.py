@@ -82,11 +82,6 @@ BY_LOG = {"test_command": "./runtests", "log_parser": "parse_log_django"}
 BY_PYTEST = {"test_files": ["tests"]}
 
 
-@pytest.mark.parametrize("fields", [BY_LOG, BY_PYTEST])
-def test_either_way_alone_is_accepted(fields: dict[str, Any]) -> None:
-    assert SweEnvironment(**fields).model_dump(include=set(fields)) == fields
-
-
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [

@@ -6,7 +6,6 @@ import pytest
 
 from prorl_service.errors import (
     Conflict,
-    InvalidRequest,
     NotFound,
     Overloaded,
 )
@@ -146,20 +145,6 @@ async def test_stopping_the_pipeline_ends_all_waits_and_frees_all_sandboxes(
     assert not any(sandbox.running for sandbox in sandboxes.made)
 
 
-async def test_a_submission_is_accepted_whole_or_not_at_all(
-    start: Start, engine: StubEngine
-) -> None:
-    wrong = group("wrong").model_copy(
-        update={"task": group().task.model_copy(update={"agent": "x"})}
-    )
-    async with start() as pipeline:
-        with pytest.raises(InvalidRequest) as refusal:
-            await pipeline.submit([group("right"), wrong])
-        assert refusal.value.fields[0].field == "groups.1.task.agent"
-        assert pipeline.inflight.count_by_state() == {}
-    assert engine.calls == 0
-
-
 async def test_groups_that_ended_first_are_forgotten_first_and_whole(start: Start) -> None:
     async with start(retention=Retention(keep_mb=1 / 2**20)) as pipeline:
         await pipeline.submit([group("long", acts={Stage.RUN: "hang"})])
@@ -172,15 +157,6 @@ async def test_groups_that_ended_first_are_forgotten_first_and_whole(start: Star
                 await pipeline.get(rollout_id)
         await pipeline.cancel(["long.0"])
         assert (await now(pipeline, "long.0")).state is RolloutState.CANCELLED
-
-
-async def test_too_much_unfinished_work_is_refused_until_there_is_room(start: Start) -> None:
-    async with start(max_unfinished=3) as pipeline:
-        await pipeline.submit([group("a", n=2, acts={Stage.RUN: "hang"})])
-        with pytest.raises(Overloaded):
-            await pipeline.submit([group("b", n=2)])
-        await pipeline.cancel(["a.0", "a.1"])
-        await ends(pipeline, group("b", n=2))
 
 
 async def test_concurrent_submissions_do_not_exceed_the_limit_together(start: Start) -> None:

@@ -1,7 +1,6 @@
 """Work without a caller, or whose caller left: an error in it makes the service unhealthy."""
 
 import asyncio
-import logging
 
 import pytest
 
@@ -53,29 +52,6 @@ async def test_a_failure_to_queue_rollouts_is_noticed_even_if_the_client_left(
     await is_written.wait()
     submission.cancel()
     assert "accept groups failed: KeyError('a bug')" in await failure_of(pipeline)
-
-
-@pytest.mark.parametrize("error", [KeyError("a bug"), NotFound("it has gone")])
-async def test_an_error_of_work_whose_caller_left_is_noticed(
-    caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
-    may_fail = asyncio.Event()
-
-    async def work() -> None:
-        await may_fail.wait()
-        raise error
-
-    async with Journal() as journal:
-        caller = asyncio.create_task(journal.unless_failing(work()))
-        await asyncio.sleep(0)
-        caller.cancel()
-        await asyncio.wait([caller])
-        may_fail.set()
-        await journal.background.drain()
-        (record,) = caplog.records
-        is_bug = isinstance(error, KeyError)
-        assert record.levelno == (logging.CRITICAL if is_bug else logging.WARNING)
-        assert (journal.background.failure is not None) == is_bug
 
 
 async def test_an_error_that_reaches_its_caller_is_left_to_it(

@@ -1,4 +1,4 @@
-"""The journal when it is large, when it cannot be written, and when its threads fail."""
+"""The journal when it is large, and when its threads fail."""
 
 import asyncio
 import sqlite3
@@ -98,64 +98,7 @@ async def test_a_long_read_delays_no_write(tmp_path: Path) -> None:
         assert await long_read
 
 
-# --- failed writes ------------------------------------------------------------------------------
-
-
-class Disk:
-    """The journal's disk, which a test can fill."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._db: sqlite3.Connection = journal._file.writer
-        (self._pages,) = self._db.execute("PRAGMA max_page_count").fetchone()
-
-    def fill(self) -> None:
-        self._db.execute("PRAGMA max_page_count = 1")
-
-    def make_room(self) -> None:
-        self._db.execute(f"PRAGMA max_page_count = {self._pages}")
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "RETRY_S", 0.05)
-
-
-async def test_a_failed_write_is_refused_or_kept_until_it_succeeds(
-    tmp_path: Path, soon: None
-) -> None:
-    async with Journal(tmp_path / "j") as journal:
-        await journal.accept([accepted("a")])
-        disk = Disk(journal)
-        disk.fill()
-        end = journal.end(ended("a", size=100_000))
-        with pytest.raises(JournalError, match="cannot be written: database or disk is full"):
-            await journal.accept([accepted("b")])
-        assert not journal.writable.is_set()
-        assert not end.done()
-        assert await journal.read(tables.find, ["a"])
-        with pytest.raises(JournalError, match="is full"):
-            await journal.unless_failing(_result(end))
-        disk.make_room()
-        await asyncio.wait_for(end, 20)
-        await asyncio.wait_for(journal.writable.wait(), 20)
-        assert await journal.accept([accepted("b")])
-
-
-async def _result(future: "asyncio.Future[Any]") -> Any:
-    return await future
-
-
-async def test_a_row_that_is_too_large_fails_alone(tmp_path: Path) -> None:
-    async with Journal(tmp_path / "j") as journal:
-        await journal.accept([accepted("a")])
-        journal._file.writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50_000)
-        ends = [journal.end(ended("a", 0, size=60_000)), journal.end(ended("a", 1))]
-        with pytest.raises(JournalError, match="too big") as refusal:
-            await ends[0]
-        assert not refusal.value.retryable
-        await ends[1]
-        assert journal.failure is None
-        assert await journal.accept([accepted("b")])
+# --- failures -----------------------------------------------------------------------------------
 
 
 async def test_work_that_raises_fails_alone(tmp_path: Path) -> None:

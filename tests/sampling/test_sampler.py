@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_service.errors import InvalidRequest
 from prorl_service.sampling.candidates import Candidate
 from prorl_service.sampling.filter import GroupState
 from prorl_service.sampling.sampler import Sampler
@@ -18,10 +17,9 @@ from prorl_service.schemas.sampling import (
     Draw,
     DrawSpec,
     DrawState,
-    DroppedGroup,
     SamplerSpec,
 )
-from tests.sampling.sampler_world import FAILURE, World, group, rollout
+from tests.sampling.sampler_world import World, group, rollout
 
 
 @pytest.mark.slow
@@ -176,35 +174,6 @@ def test_the_trainer_may_know_of_newer_weights_than_the_service() -> None:
     assert (status.given, status.stale) == (1, 1)
 
 
-def test_groups_dropped_between_draws_are_reported_by_the_next() -> None:
-    sampler = Sampler("s", SamplerSpec(groups_ahead=9), slots=16)
-    sampler.add(group(f"g{i}") for i in range(4))
-    before, during, after, refused = sampler.begin()
-    ended(sampler, before, 1, 1, 1, 1)
-    sampler.open_draw("d0", DrawSpec(target=1, max_groups=1), version=0)
-    begun_with = sampler.status(0).draw
-    ended(sampler, during, None, 1, None, None)
-    sampler.settle(0)
-    ended(sampler, after, 0, 0, 1, 1, version=0)
-    reason = InvalidRequest("no such agent").info()
-    sampler.refused(refused.name, refused.attempt, reason)
-    first = sampler.status(0).draw
-    sampler.open_draw("d1", DrawSpec(target=1), version=0)
-    second = sampler.status(0).draw
-    assert begun_with is not None
-    assert [one.candidate for one in begun_with.dropped] == ["g0"]
-    assert first is not None
-    assert first.dropped == [
-        DroppedGroup(candidate="g0", reason="uninformative", score_mean=1),
-        DroppedGroup(candidate="g1", reason="failed", score_mean=1, error=FAILURE),
-    ]
-    assert second is not None
-    assert second.dropped == [
-        DroppedGroup(candidate="g3", reason="failed", score_mean=None, error=reason)
-    ]
-    assert [one.candidate for one in second.groups] == ["g2"]
-
-
 def test_a_draw_of_an_older_journal_is_read() -> None:
     written = b'{"draw_id": "d", "spec": {"target": 2}, "state": "open", "groups": []}'
     assert Draw.model_validate_json(written) == Draw(draw_id="d", spec=DrawSpec(target=2))
@@ -261,14 +230,6 @@ def test_a_draw_ends_when_nothing_more_can_come(is_last: bool, max_groups: int |
     ended(sampler, one, 1, 1, 1, 1)
     sampler.settle(0)
     assert drawn(sampler) == (DrawState.EXHAUSTED, [])
-
-
-def test_an_overdue_draw_has_the_groups_so_far() -> None:
-    sampler = opened((group(f"g{i}") for i in range(2)), slots=8, target=2)
-    one, _ = sampler.begin()
-    ended(sampler, one, 0, 1, 1, 1)
-    sampler.settle(0, is_overdue=True)
-    assert drawn(sampler) == (DrawState.OVERDUE, ["s:g0:1"])
 
 
 def test_a_group_with_too_many_failures_is_stopped_early() -> None:

@@ -1,6 +1,5 @@
 """The pure half of the plug-in, without TRL."""
 
-import json
 from typing import Any
 
 import pytest
@@ -153,13 +152,6 @@ def test_a_failed_rollout_is_one_token_without_weight_or_reward() -> None:
     assert row.failure == error
 
 
-def test_a_cancelled_rollout_is_a_retryable_failure() -> None:
-    failure = make_row(make_rollout(state=RolloutState.CANCELLED, reward=None)).failure
-    assert failure is not None
-    assert failure.retryable
-    assert "cancelled" in failure.message
-
-
 def test_an_overlong_rollout_leaves_the_loss_but_keeps_its_reward() -> None:
     rollout = make_rollout(make_segment([1, 1], last=9), finish_reason=FinishReason.LENGTH)
     masked, kept = make_row(rollout, overlong="mask"), make_row(rollout, overlong="keep")
@@ -305,11 +297,6 @@ def test_the_summary_counts_reasons_and_says_what_to_do() -> None:
     assert summary == (
         "2 of 3 rollouts failed\n  2 x BackendError (blame: backend): gone\n      restart it"
     )
-
-
-def test_the_payload_is_text_so_that_datasets_keep_it() -> None:
-    payload = with_task(QUESTION, task_id="t", agent="a", data={"x": [1]})[-1]["prorl"]
-    assert json.loads(payload)["data"] == {"x": [1]}
 
 
 def test_segments_that_are_not_trained_on_are_not_there_for_the_trainer() -> None:

@@ -104,7 +104,8 @@ def test_calls_written_by_the_template_are_read_back(
 def test_no_reply_makes_a_format_raise(family: Family, data: st.DataObject) -> None:
     chat = chat_of(family)
     text, _ = written(family, [CALL])
-    pieces = st.sampled_from([*family.ends, *family.tokens, *text.split("\n"), text, "x", "{", "}"])
+    parts = [*family.ends, *family.tokens, *text.split("\n"), text, "x", "{", "}"]
+    pieces = st.sampled_from(parts) | st.text(max_size=20)
     hostile = "".join(data.draw(st.lists(pieces, max_size=6)))
     for is_reasoning in (False, True):
         reply = chat.replies.parse(hostile, TOOLS, is_reasoning=is_reasoning)

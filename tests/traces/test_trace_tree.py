@@ -20,7 +20,7 @@ from prorl_service.schemas import (
 )
 from prorl_service.schemas.tracing import read_traceparent
 from prorl_service.traces.export import EVERY_S, SDK_LOGGER, Trouble
-from prorl_service.traces.spans import MAX_LINKS, is_traced, parent_of, root_of, siblings_of
+from prorl_service.traces.spans import MAX_LINKS, is_traced, root_of, siblings_of
 from prorl_service.traces.tree import Node, TracedRollout, shown, tree
 from tests import builders
 
@@ -169,18 +169,6 @@ def test_a_share_of_groups_is_traced(share: float) -> None:
 )
 def test_traceparents_are_read_as_the_standard_says(header: str | None, read: str | None) -> None:
     assert read_traceparent(header) == read
-
-
-def test_a_groups_parent_is_that_of_its_traceparent() -> None:
-    group = GROUP.model_copy(update={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"})
-    parent = parent_of(group)
-    assert parent is not None
-    assert (f"{parent.trace:x}", f"{parent.span:x}") == ("a" * 32, "b" * 16)
-    assert root_of(group, 0, CREATED).trace == parent.trace
-    untraced = Group.model_validate_json(GROUP.model_dump_json())
-    assert "traceparent" not in GROUP.model_dump_json()
-    assert group.is_same_as(untraced)
-    assert not group.is_same_as(untraced.model_copy(update={"n": 5}))
 
 
 # --- trouble ------------------------------------------------------------------------------------

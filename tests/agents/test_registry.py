@@ -187,3 +187,10 @@ def test_a_file_whose_name_cannot_be_imported_is_refused(
     with pytest.raises(InvalidRequest, match=complaint) as refused:
         registry_with(f"{file}:Bard")
     assert refused.value.hint.startswith("rename the file")
+
+
+def test_a_misspelt_class_of_a_file_is_answered_with_those_there_are(tmp_path: Path) -> None:
+    file = write(tmp_path / "offering_bards.py", "Bard", "bard")
+    with pytest.raises(InvalidRequest) as refused:
+        registry_with(f"{file}:Brad")
+    assert refused.value.hint == "it has MathAgent, Bard"

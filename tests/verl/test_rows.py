@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 from prorl_service.client.trainable import SoftPunishment, failure_of
 from prorl_service.schemas import (
     NOT_SAMPLED,
-    Blame,
-    ErrorInfo,
     FinishReason,
     Rollout,
-    RolloutState,
     Segment,
     SegmentKind,
     Turn,
@@ -96,18 +93,6 @@ def test_punishment_is_in_the_reward_but_not_in_acc() -> None:
     (row,) = rows_of(rollout, max_response_tokens=99, overlong=SoftPunishment(8, 4))
     assert row.reward == 0.0
     assert row.metrics == {"acc": 1.0, "overlong_penalty": -1.0, "cut_off": 1.0}
-
-
-def test_a_failed_rollout_has_a_reason_and_no_row() -> None:
-    error = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="gone")
-    failed = rollout_of([segment([1])], state=RolloutState.FAILED, error=error, reward=None)
-    cancelled = rollout_of([segment([1])], state=RolloutState.CANCELLED, reward=None)
-    nothing = rollout_of([segment([0, 0])])
-    for rollout in (failed, cancelled, nothing):
-        assert rows_of(rollout, max_response_tokens=9) == []
-        assert failure_of(rollout) is not None
-    assert failure_of(failed) == error
-    assert failure_of(rollout_of([segment([1])])) is None
 
 
 def test_only_segments_that_are_trained_on_are_rows_and_the_agents_own_come_last() -> None:

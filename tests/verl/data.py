@@ -39,3 +39,10 @@ def row(
 def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> Path:
     pq.write_table(pa.Table.from_pylist(list(rows)), file)
     return file
+
+
+def write_counting_tasks(directory: Path, count: int = 16) -> None:
+    """Writes `train.parquet` and `val.parquet`."""
+    rows = [row(f"count to {number}", index=number) for number in range(count)]
+    write_rows(directory / "train.parquet", rows)
+    write_rows(directory / "val.parquet", rows[:4])

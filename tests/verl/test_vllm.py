@@ -1,4 +1,4 @@
-"""Training of VeRL with its own vLLM replica on a CPU, by the service's rollouts.
+"""Training of VeRL with its own vLLM replica on a CPU, by its own rollouts and the service's.
 
 Runs in the environment of `scripts/setup-verl-vllm`.
 """
@@ -10,8 +10,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prorl_service import local
-from tests.verl.data import build_policy
-from tests.verl.test_training import DIFFERENCE, PRORL, assert_nothing_is_left, write_tasks
+from tests.verl.data import build_policy, write_counting_tasks
+from tests.verl.test_platform import REWARD
+from tests.verl.test_training import (
+    DIFFERENCE,
+    PRORL,
+    assert_nothing_is_left,
+    write_tasks,
+)
 from tests.verl.training import SERVICE_OPTIONS, run_main_ppo
 
 pytestmark = pytest.mark.timeout(1800)
@@ -40,6 +46,14 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.resize_token_embeddings(len(AutoTokenizer.from_pretrained(directory)))
     model.save_pretrained(directory)
     return directory
+
+
+def test_stock_verl_trains_in_step_with_its_rollouts(directory: Path) -> None:
+    write_counting_tasks(directory)
+    run = run_main_ppo(directory, VLLM | REWARD)
+    assert max(run.values(DIFFERENCE)) < EXACT
+    assert min(run.values("actor/grad_norm")) > 0
+    assert run.survivors == []
 
 
 def test_the_service_rolls_out_on_verls_vllm(directory: Path, tmp_path: Path) -> None:

@@ -113,11 +113,6 @@ def test_missing_instances_are_named(tmp_path: Path) -> None:
         data_rows.chosen(chosen.data, tasks.rows_of(chosen))
 
 
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match=r"not a model's directory"):
-        checks.model_directory(qwen(f"model.path={tmp_path}").model)
-
-
 def test_a_model_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(BadSettings, match=r"Qwen/Qwen3-8B cannot be fetched from the hub"):

@@ -58,16 +58,6 @@ def test_a_tree_is_whole_recorded_and_readable(store_of_its_own: Path, packages:
     assert said[-1].startswith("pi@1.0.0: 2 packages, 0 MB, ")
 
 
-def test_an_installed_tree_stays_as_it_is(store_of_its_own: Path, packages: Install) -> None:
-    first = install.install_packages("pi", packages, ignore)
-    before = first.path.stat().st_ino
-    said: list[str] = []
-    assert install.install_packages("pi", packages, said.append) == first
-    assert said == ["pi@1.0.0 is already installed"]
-    assert first.path.stat().st_ino == before
-    assert store.installed() == [first]
-
-
 def test_npm_makes_the_same_tree_again(store_of_its_own: Path, packages: Install) -> None:
     from_npm = packages.model_copy(update={"pip": []})
     first = install.install_packages("pi", from_npm, ignore)

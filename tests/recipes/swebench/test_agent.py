@@ -9,10 +9,8 @@ import pytest
 from prorl_service import local
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.errors import TaskError
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.rewards.swe.grade import SweReport
-from prorl_service.sandbox.archives import load_archive
 from prorl_service.schemas import (
     BackendSpec,
     Blame,
@@ -169,8 +167,3 @@ def test_a_task_cannot_name_a_file_on_the_host(path: str) -> None:
     environment["archive"] = path
     with pytest.raises(ValueError, match="archive"):
         SweAgent(task)
-
-
-def test_a_missing_archive_is_reported() -> None:
-    with pytest.raises(TaskError, match="not in this service's cache"):
-        load_archive(f"sha256:{'0' * 64}")

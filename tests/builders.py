@@ -37,6 +37,11 @@ def segment(mask: Sequence[int] = (1, 0, 1), version: int = 5, **fields: Any) ->
     return Segment(**(given | fields))
 
 
+def turn(segment: int = 0, start: int = 0, stop: int = 1, **fields: Any) -> Turn:
+    given = {"text": "3", "finish_reason": "stop", "model_s": 0, "backend": "b"}
+    return Turn(segment=segment, start=start, stop=stop, **(given | fields))
+
+
 def rollout(
     rollout_id: str = "r.0",
     *segments: Segment,
@@ -48,13 +53,9 @@ def rollout(
     """Returns a rollout that is done, with a trajectory if it has `segments`, the last of which
     has `turns`. `fields`: others, which may replace these."""
     group_id, _, index = rollout_id.rpartition(".")
-    at = len(segments) - 1
-    turn = Turn(
-        segment=at, start=0, stop=1, text=text, finish_reason="stop", model_s=0, backend="b"
-    )
     trajectory = Trajectory(
         segments=[*segments],
-        turns=[turn] * turns,
+        turns=[turn(len(segments) - 1, text=text)] * turns,
         finish_reason=finish_reason,
         sampling=Sampling(),
     )

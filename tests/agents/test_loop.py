@@ -16,6 +16,7 @@ from prorl_service.tokens.formats import ToolCall
 from prorl_service.tokens.probe import ends_in_reasoning, user
 from prorl_service.tools.base import Toolset
 from prorl_service.tools.bash import Bash
+from prorl_service.tools.submit import Submit
 from tests.agents.attempts import attempt_of
 from tests.tokens.families import FAMILIES, Family, chat_of, written
 
@@ -30,11 +31,12 @@ def echo(name: str, arguments: Mapping[str, Any]) -> ToolResult:
 async def rollout(
     chat: ChatFormat, generator: ScriptedGenerator, *, room: int = 4096, **limits: Any
 ) -> tuple[FinishReason, Trajectory]:
+    """Plays an agent with the tools bash and submit."""
     attempt = attempt_of(
         chat, generator, FakeSandboxes(echo), max_model_len=room, limits=Limits(**limits)
     )
     context = RolloutContext(attempt)
-    tools = Toolset([Bash()], await context.open_sandbox(), timeout_s=1)
+    tools = Toolset([Bash(), Submit()], await context.open_sandbox(), timeout_s=1)
     reason = await run_turns(context, tools)
     return reason, attempt.sampled.trajectory(reason)
 
@@ -55,16 +57,6 @@ def call(command: str) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
-async def test_calls_are_run_and_the_answer_ends_the_rollout(chat: ChatFormat) -> None:
-    generator = ScriptedGenerator.of_texts([f"Hm.\n{call('ls')}", "It is 42."], chat)
-    reason, trajectory = await rollout(chat, generator)
-    assert reason is FinishReason.FINISHED
-    assert [record.output for record in trajectory.turns[0].tool_calls] == ["ran ls"]
-    assert "<tool_response>\nran ls\n</tool_response>" in chat.decode(generator.prompts[1])
-    assert trajectory.segments[0].response_ids[-1] == chat.end_of_turn_id
-    assert_token_exact(trajectory, generator)
-
-
 async def test_parallel_calls_are_answered_in_one_user_turn(chat: ChatFormat) -> None:
     generator = ScriptedGenerator.of_texts([call("a") + call("b"), "Done."], chat)
     _, trajectory = await rollout(chat, generator)
@@ -73,16 +65,18 @@ async def test_parallel_calls_are_answered_in_one_user_turn(chat: ChatFormat) ->
     assert_token_exact(trajectory, generator)
 
 
-async def test_a_format_error_is_reported_to_the_model_and_stays_trainable(
-    chat: ChatFormat,
-) -> None:
-    generator = ScriptedGenerator.of_texts(["<tool_call>{</tool_call>", "Sorry."], chat)
+async def test_submit_ends_the_chain_with_its_own_turn(chat: ChatFormat) -> None:
+    wrong = '<tool_call>{"name": "submit", "arguments": {"wrong": "argument"}}</tool_call>'
+    right = '<tool_call>{"name": "submit", "arguments": {"message": "42"}}</tool_call>'
+    generator = ScriptedGenerator.of_texts([call("first") + wrong, right + call("never")], chat)
     reason, trajectory = await rollout(chat, generator)
     assert reason is FinishReason.FINISHED
-    broken = trajectory.turns[0]
-    assert broken.format_error is not None
-    assert "Format error" in chat.decode(generator.prompts[1])
-    assert trajectory.segments[0].loss_mask[: broken.stop] == [1] * broken.stop
+    first, last = trajectory.turns
+    assert [record.is_error for record in first.tool_calls] == [False, True]
+    assert [(record.name, record.arguments) for record in last.tool_calls] == [
+        ("submit", {"message": "42"})
+    ]
+    assert trajectory.segments[0].response_ids[last.start :] == generator.generations[1].token_ids
     assert_token_exact(trajectory, generator)
 
 

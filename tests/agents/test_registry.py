@@ -46,15 +46,6 @@ def test_an_installed_package_offers_its_agent(
     assert registry["poet"].__name__ == "Poet"
 
 
-@pytest.mark.slow
-def test_an_operator_adds_an_agent_by_import_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "local_agents.py").write_text(PACKAGE)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert AgentRegistry(["local_agents:Poet"]).names == NAMES
-
-
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
@@ -117,11 +108,6 @@ def test_agents_of_the_current_directory_are_found(
 
 
 # --- as their authors name them -----------------------------------------------------------------
-
-
-def test_a_built_in_agent_is_named() -> None:
-    registry, name = registry_with("math")
-    assert registry[name].__name__ == "MathAgent"
 
 
 def test_a_file_may_lie_anywhere(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Grading of a patch in a fake sandbox, which only pretends to run the tests."""
+"""The two ways to run tests, and grading in a sandbox that only pretends to run them."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from prorl_service.agents.swe import pytest_run
 from prorl_service.agents.swe.data import SweData, SweEnvironment
@@ -75,3 +76,23 @@ async def test_many_records_are_not_read_on_the_event_loop(monkeypatch: pytest.M
     assert report.pass_to_pass == len(IDS) - 1
     assert len(threads) == 2
     assert threading.main_thread() not in threads
+
+
+BY_LOG = {"test_command": "./runtests", "log_parser": "parse_log_django"}
+BY_PYTEST = {"test_files": ["tests"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({}, "give test_files for pytest, or test_command and log_parser"),
+        ({"test_command": "./runtests"}, "go together"),
+        ({"log_parser": "parse_log_django"}, "go together"),
+        (BY_LOG | BY_PYTEST, "or test_files, pytest_arguments"),
+        (BY_LOG | {"pytest_arguments": ["-x"]}, "or test_files, pytest_arguments"),
+        (BY_LOG | {"import_paths": ["src"]}, "or test_files, pytest_arguments"),
+    ],
+)
+def test_both_ways_no_way_or_half_a_way_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        SweEnvironment(**fields)

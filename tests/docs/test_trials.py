@@ -1,7 +1,6 @@
 """What README.md and other pages try with `prorl try`, and test, run as they are printed."""
 
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,10 +8,12 @@ import pytest
 
 from scripts.documentation.markdown import Page
 from scripts.documentation.pages import ROOT
-from tests.cli.try_process import COMMAND, done, environment
+from tests.cli.try_process import COMMAND, done
 from tests.docs.printed import blocks, untimed, write
 
 pytestmark = pytest.mark.processes
+MAX_LINES = 10
+"""Most lines of a test that the page shows as short."""
 
 
 def tried(block: str, directory: Path, *options: str) -> str:
@@ -60,17 +61,38 @@ def test_the_agent_that_is_broken_on_the_page_says_where(poem: Path) -> None:
 
 
 def test_the_tests_of_the_agent_with_tools_pass(poem: Path) -> None:
+    assert_tests_pass(poem)
+
+
+def assert_tests_pass(directory: Path) -> None:
     here = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
-    ended = subprocess.run(
-        [*here, "--asyncio-mode=auto", "test_poem.py"],
-        cwd=poem,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = done([*here, "--asyncio-mode=auto"], directory)
     assert "2 passed" in ended.stdout, ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def guess(tmp_path: Path) -> Path:
+    agent, short, long = blocks("agents.md", "python")[:3]
+    write(
+        tmp_path,
+        my_agent_py=agent,
+        test_short_py=short,
+        test_long_py=long,
+        task_json=blocks("agents.md", "json")[0],
+        replies_txt=blocks("agents.md", "text")[0],
+    )
+    return tmp_path
+
+
+def test_the_agent_without_tools_does_what_its_page_shows(guess: Path) -> None:
+    command = blocks("agents.md", "sh")[0].splitlines()[0]
+    assert tried(command, guess) == untimed(blocks("agents.md", "")[0])
+
+
+def test_the_tests_of_the_agent_without_tools_are_short_and_pass(guess: Path) -> None:
+    for example in blocks("agents.md", "python")[1:3]:
+        assert len([line for line in example.splitlines() if line]) <= MAX_LINES
+    assert_tests_pass(guess)
 
 
 def test_the_program_reads_the_trajectory_of_the_quickstart(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from prorl_service.schemas import (
     SegmentKind,
     Timings,
     Trajectory,
-    Turn,
 )
 from prorl_service.tokens.chat import ChatFormat
 from prorl_trl.convert import row_of
 from prorl_verl.rows import rows_of
+from tests import builders
 
 KINDS: tuple[SegmentKind, ...] = ("main", "compaction", "subagent", "auxiliary")
 ERROR = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="it died")
@@ -49,16 +49,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     chains = draw(st.lists(segments(), min_size=1, max_size=4))
     chains[0].loss_mask[0], chains[0].policy_versions[0] = 1, 3  # an agent has at least one turn
     turns = [
-        Turn(
-            segment=number,
-            start=place,
-            stop=place + 1,
-            text="so",
-            finish_reason="stop",
-            model_s=0,
-            backend="engine",
-            is_abandoned=draw(st.booleans()),
-        )
+        builders.turn(number, place, place + 1, is_abandoned=draw(st.booleans()))
         for number, chain in enumerate(chains)
         for place, sampled in enumerate(chain.loss_mask)
         if sampled
@@ -73,18 +64,12 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
 
 @st.composite
 def rollouts(draw: st.DrawFn) -> Rollout:
-    return Rollout(
-        rollout_id="r.0",
-        group_id="r",
-        task_id="t",
-        agent="math",
-        index=0,
+    return builders.rollout(
         state=draw(st.sampled_from(RolloutState)),
         error=draw(st.sampled_from([None, None, None, ERROR])),
         reward=draw(st.sampled_from([None, 0.0, 1.0])),
         trajectory=draw(trajectories()),
         timings=Timings(queue_s=0, init_s=0, run_s=0, eval_s=0, waited_s=0),
-        created_at=0,
     )
 
 

@@ -10,7 +10,7 @@ from prorl_service.inference.sources import WeightFile
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.journal.owner import WEIGHTS
 from tests.faults.releases import KILLS, Release, lost_in_restore
-from tests.rollouts.journal_rows import accepted
+from tests.rollouts.journals import accepted
 
 pytestmark = pytest.mark.processes
 

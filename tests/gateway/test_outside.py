@@ -14,6 +14,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.client.errors import ServiceCallError
 from prorl_service.schemas import FinishReason, GatewayAccess, Group, Limits, Message, Task
 from prorl_service.testing.scripted_engine import scripted_engine
+from tests.parts import trajectory_of
 from tests.server.application import Settings, finished, serving
 
 pytestmark = pytest.mark.processes
@@ -69,9 +70,8 @@ async def test_a_program_elsewhere_is_graded_when_it_says_that_it_has_ended() ->
         [rollout] = await finished(here.client, here.group)
         assert rollout.error is None
         assert rollout.reward == 1.0
-        assert rollout.trajectory is not None
-        assert rollout.trajectory.finish_reason is FinishReason.FINISHED
-        assert len(rollout.trajectory.segments) == 2  # two conversations
+        assert trajectory_of(rollout).finish_reason is FinishReason.FINISHED
+        assert len(trajectory_of(rollout).segments) == 2  # two conversations
         with pytest.raises(openai.InternalServerError):  # it is over
             await here.asked()
 
@@ -127,8 +127,7 @@ async def test_a_budget_ends_it() -> None:
         with pytest.raises(openai.PermissionDeniedError):
             await here.asked("More.")
         [rollout] = await finished(here.client, here.group)
-        assert rollout.trajectory is not None
-        assert rollout.trajectory.finish_reason is FinishReason.MAX_TURNS
+        assert trajectory_of(rollout).finish_reason is FinishReason.MAX_TURNS
 
 
 async def test_there_is_no_gateway_for_a_rollout_that_is_not_in_run() -> None:

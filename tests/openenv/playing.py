@@ -18,6 +18,7 @@ from prorl_service.server.settings import (
 from prorl_service.testing.replies import Reply, call
 from prorl_service.testing.scripted_engine import ScriptedEngine, scripted_engine
 from prorl_service.testing.trial import rollouts
+from tests.parts import trajectory_of
 
 
 def settings(*servers: str, attempts: int = 1, wait_s: float = 60.0) -> ServiceSettings:
@@ -68,5 +69,4 @@ async def played(
 
 
 def outputs(rollout: Rollout) -> list[str]:
-    assert rollout.trajectory is not None
-    return [record.output for turn in rollout.trajectory.turns for record in turn.tool_calls]
+    return [record.output for turn in trajectory_of(rollout).turns for record in turn.tool_calls]

@@ -26,6 +26,7 @@ from tests.openenv.processes import (
     needs_openenv,
     ors_server,
 )
+from tests.parts import error_of, report_of, trajectory_of
 
 pytestmark = [needs_openenv, pytest.mark.processes]
 
@@ -85,8 +86,7 @@ async def test_an_episode_without_an_end_takes_all_turns(echo: Server) -> None:
     limits = Limits(max_turns=2)
     ask = group(server="echo", reward="last", limits=limits)
     [rollout] = await played(settings(f"echo={echo.url}"), ask, [replies])
-    assert rollout.trajectory is not None
-    assert rollout.trajectory.finish_reason is FinishReason.MAX_TURNS
+    assert trajectory_of(rollout).finish_reason is FinishReason.MAX_TURNS
     assert _reward(rollout) == pytest.approx(0.3)
     assert rollout.reward_components["step_1"] == pytest.approx(0.9)
     assert rollout.reward_components["done"] == 0
@@ -95,8 +95,7 @@ async def test_an_episode_without_an_end_takes_all_turns(echo: Server) -> None:
 async def test_the_environment_ends_the_rollout(guess: GuessServer) -> None:
     ask = group(server="guess", reset={"seed": 7})
     [rollout] = await played(settings(f"guess={guess.url}"), ask, [guesses(3, 7, 5)])
-    assert rollout.trajectory is not None
-    assert rollout.trajectory.finish_reason is FinishReason.FINISHED
+    assert trajectory_of(rollout).finish_reason is FinishReason.FINISHED
     assert _reward(rollout) == 0.75
     assert [json.loads(one)["hint"] for one in outputs(rollout)] == ["wrong", "right"]
     assert rollout.reward_components == {
@@ -158,9 +157,8 @@ async def test_an_environment_that_only_raises_errors_is_not_scored(guess: Guess
     ask = group(server="guess")
     [rollout] = await played(settings(f"guess={guess.url}"), ask, [guesses(99, 99)])
     assert (rollout.state, rollout.reward) == (RolloutState.FAILED, None)
-    assert rollout.error is not None
-    assert rollout.error.retryable
-    assert "raised an error at every step: the dice are lost" in rollout.error.message
+    assert error_of(rollout).retryable
+    assert "raised an error at every step: the dice are lost" in error_of(rollout).message
 
 
 async def test_a_policy_that_does_not_act_is_scored_0(guess: GuessServer) -> None:
@@ -173,8 +171,7 @@ async def test_a_step_without_a_reward_counts_as_none(guess: GuessServer) -> Non
     ask = group(server="guess", reward="last")
     [rollout] = await played(settings(f"guess={guess.url}"), ask, [guesses(3, 96)])
     assert _reward(rollout) == -0.25
-    assert rollout.report is not None
-    assert rollout.report["rewards"] == [-0.25, None]
+    assert report_of(rollout)["rewards"] == [-0.25, None]
 
 
 async def test_parallel_rollouts_have_sessions_of_their_own(guess: GuessServer) -> None:
@@ -212,9 +209,8 @@ async def test_a_server_that_stays_full_fails_the_rollout_and_a_retry_may_help(
             settings(f"echo={echo.url}", wait_s=0.5), group(server="echo"), [["Hi."]]
         )
     assert (rollout.state, rollout.reward) == (RolloutState.FAILED, None)
-    assert rollout.error is not None
-    assert rollout.error.retryable
-    assert "had no session within 0.5 s: Server at capacity: 1/1" in rollout.error.message
+    assert error_of(rollout).retryable
+    assert "had no session within 0.5 s: Server at capacity: 1/1" in error_of(rollout).message
 
 
 async def test_an_import_of_openenv_is_played_by_its_own_tools(sums: Server) -> None:

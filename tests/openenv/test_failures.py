@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,17 +21,17 @@ from prorl_service.tools.spec import OpenEnvSpec
 from prorl_service.utils.budget import WorkClock
 from tests.openenv.playing import group, guesses, outputs, played, served, settings
 from tests.openenv.processes import guess_server, needs_openenv
+from tests.parts import error_of, trajectory_of
 
 pytestmark = pytest.mark.processes
 
 
 def _is_unscored(rollout: Rollout, message: str, stage: Stage = Stage.RUN) -> None:
     assert (rollout.state, rollout.reward) == (RolloutState.FAILED, None)
-    assert rollout.error is not None
-    assert (rollout.error.kind, rollout.error.blame) == ("ToolServerError", Blame.SERVICE)
-    assert rollout.error.retryable
-    assert rollout.error.stage is stage
-    assert message in rollout.error.message
+    assert (error_of(rollout).kind, error_of(rollout).blame) == ("ToolServerError", Blame.SERVICE)
+    assert error_of(rollout).retryable
+    assert error_of(rollout).stage is stage
+    assert message in error_of(rollout).message
 
 
 @needs_openenv
@@ -47,8 +46,7 @@ async def test_a_server_that_is_killed_fails_its_rollouts(tmp_path: Path) -> Non
     for rollout in ended:
         _is_unscored(rollout, "'guess' lost the session")
         assert len(outputs(rollout)) == 1
-        assert rollout.trajectory is not None
-        assert len(rollout.trajectory.turns) == 2
+        assert len(trajectory_of(rollout).turns) == 2
 
 
 @needs_openenv
@@ -93,8 +91,7 @@ async def test_resets_that_fail_are_told_apart(tmp_path: Path) -> None:
         [raised] = await played(options, group(server="guess", reset={"index": 9}), [["Hi."]])
         _is_unscored(raised, "EXECUTION_ERROR: there is no task 9", Stage.INIT)
         [over] = await played(options, group(server="guess", reset={"over": True}), [["Hi."]])
-        assert over.error is not None
-        assert (over.error.kind, over.error.blame) == ("TaskError", Blame.TASK)
+        assert (error_of(over).kind, error_of(over).blame) == ("TaskError", Blame.TASK)
 
 
 @needs_openenv
@@ -181,17 +178,15 @@ async def _pretended(*answers: str) -> Rollout:
 async def test_an_answer_against_the_protocol_is_no_reward(answer: str, problem: str) -> None:
     rollout = await _pretended(_message("observation", START), answer)
     assert rollout.reward is None
-    assert rollout.error is not None
-    assert not rollout.error.retryable
-    assert f"'it' broke the protocol: {problem}" in rollout.error.message
+    assert not error_of(rollout).retryable
+    assert f"'it' broke the protocol: {problem}" in error_of(rollout).message
 
 
 async def test_a_reward_that_is_not_finite_is_no_reward() -> None:
     step = START | {"reward": float("nan")}
     rollout = await _pretended(_message("observation", START), _message("observation", step))
     assert rollout.reward is None
-    assert rollout.error is not None
-    assert rollout.error.blame is Blame.EVALUATOR
+    assert error_of(rollout).blame is Blame.EVALUATOR
 
 
 async def test_an_answer_that_is_too_large_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,18 +206,16 @@ async def test_a_session_that_breaks_is_no_reward(code: str) -> None:
 async def test_an_observation_that_fills_the_context_is_the_tasks_fault() -> None:
     start = START | {"observation": "x" * CONTEXT_TOKENS}
     rollout = await _pretended(_message("observation", start))
-    assert rollout.error is not None
-    assert (rollout.error.kind, rollout.error.blame) == ("TaskError", Blame.TASK)
-    assert "with the first observation" in rollout.error.message
+    assert (error_of(rollout).kind, error_of(rollout).blame) == ("TaskError", Blame.TASK)
+    assert "with the first observation" in error_of(rollout).message
 
 
 async def test_a_refused_reset_is_the_tasks_fault() -> None:
     errors = [{"loc": ["seed"], "msg": "Input should be a valid integer"}]
     refusal = {"code": "VALIDATION_ERROR", "message": "Invalid message", "errors": errors}
     rollout = await _pretended(_message("error", refusal))
-    assert rollout.error is not None
-    assert (rollout.error.kind, rollout.error.retryable) == ("TaskError", False)
-    assert "refuses the reset: seed: Input should be a valid integer" in rollout.error.message
+    assert (error_of(rollout).kind, error_of(rollout).retryable) == ("TaskError", False)
+    assert "refuses the reset: seed: Input should be a valid integer" in error_of(rollout).message
 
 
 async def test_a_server_gets_its_key_on_every_route() -> None:
@@ -249,30 +242,3 @@ async def test_a_server_that_cannot_be_used_is_reported_at_the_start() -> None:
     async with Pretender(action=calls).served() as url:
         with pytest.raises(ProRLError, match=r"does not list its tools: .*no tools today"):
             await OpenEnvServers([OpenEnvSpec("it", url)]).__aenter__()
-
-
-def test_servers_are_named_with_their_urls_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OpenEnvSpec.KEY_VARIABLE + "WORDLE", "secret")
-    [spec, other] = OpenEnvSpec.take(["wordle=https://host/base/", "other=http://host:8000"])
-    assert (spec.key, other.key) == ("secret", None)
-    assert (spec.socket_url, other.socket_url) == ("wss://host/base/ws", "ws://host:8000/ws")
-    assert OpenEnvSpec.KEY_VARIABLE + "WORDLE" not in os.environ
-
-
-@pytest.mark.parametrize(
-    "servers",
-    [
-        ["wordle"],
-        ["=http://host"],
-        ["Wordle=http://host"],
-        ["wordle=ftp://host"],
-        ["wordle=http://user:secret@host"],
-        ["wordle=http://host?key=secret"],
-        ["wordle=http://host:port"],
-        ["wordle=http://host", "wordle=http://other"],
-    ],
-)
-def test_a_wrong_option_is_refused_without_what_may_be_secret(servers: list[str]) -> None:
-    with pytest.raises(ProRLError) as caught:
-        OpenEnvSpec.take(servers)
-    assert "secret" not in f"{caught.value.message} {caught.value.hint}"

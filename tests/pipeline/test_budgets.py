@@ -21,11 +21,11 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
     Stage,
-    Trajectory,
 )
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.base import Toolset
+from tests.parts import error_of, trajectory_of
 from tests.pipeline.pipelines import (
     FAST_PROBES,
     PlainAgent,
@@ -83,13 +83,8 @@ class Scored(Turns):
 
 def assert_done(rollouts: list[Rollout]) -> None:
     assert [rollout.error for rollout in rollouts] == [None] * len(rollouts)
-    finished = {trajectory(rollout).finish_reason for rollout in rollouts}
+    finished = {trajectory_of(rollout).finish_reason for rollout in rollouts}
     assert finished == {FinishReason.FINISHED}
-
-
-def trajectory(rollout: Rollout) -> Trajectory:
-    assert rollout.trajectory is not None
-    return rollout.trajectory
 
 
 def has_calls(engine: StubEngine, count: int) -> bool:
@@ -182,8 +177,8 @@ async def test_a_rollout_that_used_up_its_budget_is_graded(
         group = group_of(Turns, limits=Limits(run_timeout_s=0.5), pause_s=60)
         (rollout,) = await ends(pipeline, group)
     assert (rollout.state, rollout.reward) == (RolloutState.DONE, 1.0)
-    assert trajectory(rollout).finish_reason is FinishReason.TIMEOUT
-    assert trajectory(rollout).segments[0].response_ids[:2] == [5, 6]
+    assert trajectory_of(rollout).finish_reason is FinishReason.TIMEOUT
+    assert trajectory_of(rollout).segments[0].response_ids[:2] == [5, 6]
 
 
 @pytest.fixture
@@ -203,8 +198,8 @@ async def test_results_of_the_turns_are_taken_home_after_the_budget(
         limits = Limits(run_timeout_s=1, max_turns=1000)
         (rollout,) = await ends(pipeline, group_of(Loop, limits=limits))
     assert (rollout.state, rollout.reward) == (RolloutState.DONE, 1.0)
-    assert trajectory(rollout).finish_reason is FinishReason.TIMEOUT
-    assert len(trajectory(rollout).turns) >= 1
+    assert trajectory_of(rollout).finish_reason is FinishReason.TIMEOUT
+    assert len(trajectory_of(rollout).turns) >= 1
 
 
 @pytest.mark.slow
@@ -217,7 +212,6 @@ async def test_a_timeout_fails_the_rollout_if_the_operator_wants_that(
         limits = Limits(run_timeout_s=0.5, max_turns=10_000)
         (rollout,) = await ends(pipeline, group_of(agent, limits=limits, pause_s=60))
     assert rollout.state is RolloutState.FAILED
-    assert rollout.error is not None
-    assert (rollout.error.kind, rollout.error.stage) == ("StageTimeout", Stage.RUN)
-    assert trajectory(rollout).finish_reason is FinishReason.TIMEOUT
-    assert rollout.error.blame in (Blame.AGENT, Blame.BACKEND)
+    assert (error_of(rollout).kind, error_of(rollout).stage) == ("StageTimeout", Stage.RUN)
+    assert trajectory_of(rollout).finish_reason is FinishReason.TIMEOUT
+    assert error_of(rollout).blame in (Blame.AGENT, Blame.BACKEND)

@@ -32,6 +32,7 @@ from prorl_service.server.compose import check_unfinished
 from prorl_service.testing import FakeSandboxes
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.openenv.servers import Wanted
+from tests.parts import trajectory_of
 from tests.pipeline.pipelines import FAST_PROBES, PlainAgent, group_of
 from tests.pipeline.test_journal_cuts import Naming, RecordingJournal, Write
 
@@ -92,10 +93,8 @@ async def played(path: Path, pool: BackendPool, plan: str = "") -> tuple[Rollout
 
 def assert_same(ended: Rollout, expected: Rollout) -> None:
     assert (ended.state, ended.reward) == (RolloutState.DONE, expected.reward), ended.error
-    assert ended.trajectory is not None
-    assert expected.trajectory is not None
-    assert ended.trajectory.segments == expected.trajectory.segments
-    assert ended.trajectory.finish_reason == expected.trajectory.finish_reason
+    assert trajectory_of(ended).segments == trajectory_of(expected).segments
+    assert trajectory_of(ended).finish_reason == trajectory_of(expected).finish_reason
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ import pytest
 from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.inference.session import RolloutSession
 from prorl_service.pipeline.pipeline import Execution
-from prorl_service.rollouts.journal import Journal, tables
-from prorl_service.rollouts.journal.tables import AcceptedRow
-from prorl_service.rollouts.record import UNWRITABLE, Admitted, EndedRollout, RolloutRecord
-from prorl_service.schemas import Blame, FinishReason, Rollout, RolloutState
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import Admitted, RolloutRecord
+from prorl_service.schemas import FinishReason, Rollout, RolloutState
 from prorl_service.testing import ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
 from tests.agents.attempts import attempt_of
@@ -61,26 +60,6 @@ async def test_an_attempt_without_a_turn_has_no_trajectory(
 ) -> None:
     answer = result(record, execution, RolloutState.FAILED)
     assert (answer.trajectory, answer.oldest_policy_version) == (None, None)
-
-
-async def test_an_odd_verdict_is_a_failure_that_keeps_the_versions(
-    execution: Execution,
-) -> None:
-    await execution.context.sample(execution.context.prompt_ids)
-    execution.verdict = Verdict(1.0, {1: 1.0})  # type: ignore[dict-item]
-    async with Journal() as journal:
-        await journal.accept([AcceptedRow("g", 1, b"{}", 1.0)])
-        record = RolloutRecord(Admitted(group()), 0, journal)
-        for state in ("init", "ready", "running", "evaluating"):
-            record.move(RolloutState(state))
-        await record.end(RolloutState.DONE, None, execution)
-        found = await journal.read(tables.answer, record.rollout_id)
-    assert found is not None
-    answer = EndedRollout.stored(*found).to_wire()
-    assert (answer.state, answer.reward, answer.trajectory) == (RolloutState.FAILED, None, None)
-    assert answer.error is not None
-    assert (answer.error.kind, answer.error.blame) == (UNWRITABLE, Blame.AGENT)
-    assert answer.oldest_policy_version == min(execution.attempt.ledger.versions)
 
 
 async def test_a_release_continues_when_its_caller_is_cancelled(execution: Execution) -> None:

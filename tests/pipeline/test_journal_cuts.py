@@ -22,6 +22,7 @@ from prorl_service.schemas import BackendSpec, FinishReason, Message, Rollout, R
 from prorl_service.testing import FakeSandboxes, StubEngine
 from prorl_service.testing.replies import token_ids
 from prorl_service.tokens.chat import ChatFormat
+from tests.parts import trajectory_of
 from tests.pipeline.pipelines import FAST_PROBES, PlainAgent, group_of, pipeline_of, taken
 
 TURNS = 3
@@ -130,9 +131,7 @@ async def played(
 def assert_same(ended: Sequence[Rollout], expected: Sequence[Rollout]) -> None:
     for rollout, other in zip(ended, expected, strict=True):
         assert (rollout.state, rollout.reward) == (RolloutState.DONE, TURNS), rollout.error
-        assert rollout.trajectory is not None
-        assert other.trajectory is not None
-        assert rollout.trajectory.segments == other.trajectory.segments
+        assert trajectory_of(rollout).segments == trajectory_of(other).segments
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ import pytest
 from prorl_service.attempt import Attempt
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rollouts.journal.tables import EndedRow
-from prorl_service.rollouts.observers import Observer, Observers
+from prorl_service.rollouts.observers import Observer
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.schemas import Group, Limits, Rollout, RolloutState, Stage
+from prorl_service.schemas import Group, Rollout, RolloutState, Stage
 from prorl_service.testing import StubEngine
 from tests.pipeline.pipelines import ends, pipeline_of
 from tests.pipeline.probe_agent import Probe, group
@@ -123,33 +123,6 @@ async def test_cancelled_rollouts_end_wherever_they_are(
     assert watching.told == [*began, *others.told]
 
 
-async def test_what_cannot_run_is_accepted_and_ends(
-    engine: StubEngine, tmp_path: Path, watching: Watching
-) -> None:
-    wrong = group(limits=Limits(max_turns=1))
-    wrong.task.agent = "nobody"
-    async with pipeline_of([Probe], engine, tmp_path, observers=[watching]) as pipeline:
-        await pipeline.submit([wrong], invalid="fail")
-        async for _ in pipeline.ended(["g.0"]):
-            pass
-    assert watching.told == ["accepted", "failed", "ended as failed"]
-
-
-async def test_groups_of_an_earlier_process_are_accepted_again(
-    engine: StubEngine, tmp_path: Path, watching: Watching
-) -> None:
-    journal = tmp_path / "journal"
-    async with pipeline_of([Probe], engine, tmp_path, journal=journal) as pipeline:
-        await pipeline.submit([group(acts={Stage.INIT: "hang"})])
-        await Probe.started.wait()
-    async with pipeline_of(
-        [Probe], engine, tmp_path, journal=journal, observers=[watching]
-    ) as pipeline:
-        assert watching.told[0] == "accepted"
-        await pipeline.cancel(["g.0"])
-    assert watching.told[-2:] == ["cancelled", "ended as cancelled"]
-
-
 async def test_observers_are_told_one_after_the_other(engine: StubEngine, tmp_path: Path) -> None:
     log: list[str] = []
     both = [Watching("first: ", log), Watching("second: ", log)]
@@ -178,11 +151,3 @@ async def test_an_observer_that_raises_is_dropped_and_costs_no_rollout(
     [line] = [one for one in caplog.records if one.levelname == "ERROR"]
     assert line.getMessage() == "Broken failed, rollouts continue without it"
     assert "KeyError: 'a bug'" in caplog.text
-
-
-def test_turns_are_told_only_where_somebody_watches_them() -> None:
-    observers = Observers()
-    observers.add(Observer())
-    assert observers.on_change is None
-    observers.add(Watching())
-    assert observers.on_change is not None

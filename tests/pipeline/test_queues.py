@@ -1,6 +1,5 @@
 """The order in which rollouts begin."""
 
-import asyncio
 from collections import Counter
 from itertools import pairwise
 
@@ -10,15 +9,14 @@ from hypothesis import strategies as st
 from prorl_service.pipeline.queues import FairQueue
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import Admitted, RolloutRecord
-from prorl_service.schemas import Group, Message, Task
-
-TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
+from prorl_service.schemas import Group
+from tests import builders
 
 
 def records(
     group_id: str, n: int, *, priority: int = 0, client: str | None = None
 ) -> list[RolloutRecord]:
-    group = Group(group_id=group_id, task=TASK, n=n, priority=priority, client=client)
+    group = Group(group_id=group_id, task=builders.task(), n=n, priority=priority, client=client)
     journal = Journal.__new__(Journal)
     return [RolloutRecord(Admitted(group), index, journal) for index in range(n)]
 
@@ -77,11 +75,3 @@ def test_all_groups_come_out_once_by_priority_and_whole(
     assert priorities == sorted(priorities, reverse=True)
     changes = sum(a.group is not b.group for a, b in pairwise(out))
     assert changes == max(0, len(made) - 1)
-
-
-async def test_a_queue_can_be_waited_for() -> None:
-    queue = FairQueue()
-    waiting = asyncio.create_task(queue.get())
-    await asyncio.sleep(0)
-    queue.put_nowait(records("a", 1)[0])
-    assert (await waiting).rollout_id == "a.0"

@@ -20,6 +20,7 @@ from prorl_service.schemas import (
 )
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
+from tests.parts import error_of, trajectory_of
 from tests.pipeline.pipelines import PlainAgent, ends, group_of, pipeline_of, pipeline_over
 
 
@@ -76,8 +77,7 @@ async def test_a_retry_begins_from_scratch(
         (rollout,) = await ends(pipeline, group_of(Flaky, where=stage))
     assert (rollout.state, rollout.attempt, rollout.error) == (RolloutState.DONE, 2, None)
     assert Flaky.handlers == 2
-    assert rollout.trajectory is not None
-    assert len(rollout.trajectory.turns) == 1
+    assert len(trajectory_of(rollout).turns) == 1
 
 
 @pytest.mark.slow
@@ -87,9 +87,8 @@ async def test_retries_have_an_end(engine: StubEngine, tmp_path: Path) -> None:
     async with pipeline_of([Flaky], engine, tmp_path, config) as pipeline:
         (rollout,) = await ends(pipeline, group_of(Flaky, where=Stage.RUN))
     assert (rollout.state, rollout.attempt, Flaky.handlers) == (RolloutState.FAILED, 2, 2)
-    assert rollout.error is not None
-    assert (rollout.error.blame, rollout.error.retryable) == (Blame.SANDBOX, True)
-    assert rollout.trajectory is not None
+    assert (error_of(rollout).blame, error_of(rollout).retryable) == (Blame.SANDBOX, True)
+    assert trajectory_of(rollout)
 
 
 async def test_a_failure_that_would_repeat_itself_is_not_retried(

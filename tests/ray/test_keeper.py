@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from prorl_service.ray import keeper
-from prorl_service.ray.keeper import Keeper, kept_port, last_line
+from prorl_service.ray.keeper import Keeper, kept_port
 from prorl_service.ray.options import NodeOptions
 from prorl_service.ray.plan import ProcessPlan, Report, RunPlan, State
 
@@ -97,10 +97,3 @@ def test_a_port_is_kept_unless_another_process_has_it(tmp_path: Path) -> None:
         taken = kept_port(plan)
     assert taken != port
     assert kept_port(plan) == taken
-
-
-def test_the_last_line_of_a_log_is_its_last_words(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert last_line(log) == ""
-    log.write_text("first\nprorl: no journal\n\n")
-    assert last_line(log) == "prorl: no journal"

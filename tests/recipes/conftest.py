@@ -4,10 +4,16 @@
 """
 
 import os
+from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
 from tests.prepare import prepare
+
+try:
+    version("verl")
+except PackageNotFoundError:  # `scripts/test-verl` has it
+    collect_ignore = ["math_code/test_train_problems_verl.py", "swebench/test_train_verl.py"]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -96,6 +96,7 @@ def test_machines_of_a_job_are_checked_in_the_job(monkeypatch: pytest.MonkeyPatc
         checks.check_nodes(chosen)
     with pytest.raises(BadSettings, match=r"tensor_parallel=2 do not fill"):
         checks.check_nodes(training("model=qwen3_8b", "trainer=verl", "cluster.gpus_per_node=5"))
+    checks.check_gpus(tiny())
 
 
 def test_a_plan_shows_a_service_that_runs_and_what_it_ignores() -> None:
@@ -112,21 +113,10 @@ def test_missing_instances_are_named(tmp_path: Path) -> None:
         data_rows.chosen(chosen.data, tasks.rows_of(chosen))
 
 
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match=r"not a model's directory"):
-        checks.model_directory(qwen(f"model.path={tmp_path}").model)
-
-
 def test_a_model_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(BadSettings, match=r"Qwen/Qwen3-8B cannot be fetched from the hub"):
         checks.model_directory(qwen().model)
-
-
-def test_a_large_model_is_refused_without_gpus() -> None:
-    with pytest.raises(BadSettings, match=r"needs 1000 GPUs on this machine, which has \d"):
-        checks.check_gpus(qwen("cluster.gpus_per_node=1000"))
-    checks.check_gpus(tiny())
 
 
 def test_a_missing_trainer_is_refused_with_how_to_install_it() -> None:
@@ -167,17 +157,16 @@ def test_a_service_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPa
         checks.check_service(chosen, brought=False)
 
 
-def test_prompts_that_are_too_long_are_left_out(tiny_model: Path) -> None:
+def test_prompts_that_are_too_long_are_left_out_and_the_others_fill_a_step(
+    tiny_model: Path,
+) -> None:
     tasks = [instance("mako-1.3.5").task()] * 2
     assert checks.fitting(tiny("agent.max_prompt_tokens=4000"), tasks, tiny_model) == tasks
     with pytest.raises(BadSettings, match="0 of 2 tasks have a prompt"):
         checks.fitting(tiny("agent.max_prompt_tokens=100"), tasks, tiny_model)
-
-
-def test_too_few_tasks_for_a_step_are_refused(tiny_model: Path) -> None:
     given = ("agent.max_prompt_tokens=4000", "algorithm.prompts_per_step=4")
     with pytest.raises(BadSettings, match=r"fewer than algorithm\.prompts_per_step=4"):
-        checks.fitting(tiny(*given), [instance("mako-1.3.5").task()] * 3, tiny_model)
+        checks.fitting(tiny(*given), tasks, tiny_model)
 
 
 def test_an_output_with_checkpoints_is_refused_with_resume_never(tmp_path: Path) -> None:

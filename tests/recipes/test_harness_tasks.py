@@ -18,19 +18,15 @@ MATH = Task(
 )
 
 
-def test_tasks_are_wrapped() -> None:
-    found = settings(Evaluation, *HARNESS, "harness=pi_messages")
+@pytest.mark.parametrize(
+    ("harness", "run"), [("pi_messages", "pi_messages@1.6.0"), ("pi@0.73.1", "pi@0.73.1")]
+)
+def test_tasks_are_wrapped_for_a_harness_with_its_version(harness: str, run: str) -> None:
+    found = settings(Evaluation, *HARNESS, f"harness={harness}")
     [task] = rows.tasks(found, [MATH], lambda row, options: row)
     assert (task.agent, task.data["agent"], task.data["data"]) == ("harness", "math", MATH.data)
     AgentRegistry().make(task)
-    assert harness_of(found) == "pi_messages@1.6.0"
-
-
-def test_a_version_is_named_with_the_harness() -> None:
-    found = settings(Evaluation, *HARNESS, "harness=pi@0.73.1")
-    [task] = rows.tasks(found, [MATH], lambda row, options: row)
-    AgentRegistry().make(task)
-    assert harness_of(found) == "pi@0.73.1"
+    assert harness_of(found) == run
 
 
 def test_an_unknown_harness_is_one_line() -> None:

@@ -12,6 +12,7 @@ from prorl_service.resume.replay import TurnReplay
 from prorl_service.schemas import Turn
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.ledger import Ledger, Span
+from tests import builders
 from tests.gateway.rollouts import Rollout, rollout, tool_call
 from tests.gateway.test_gateway import Json, asked, post, results, user
 
@@ -97,17 +98,7 @@ def test_every_turn_is_given_once(continues: list[bool], rng: random.Random) -> 
     for number, one in enumerate(continues):
         prompt = ledger.ids + array("i", [100 + number]) if one else array("i", [number])
         span = ledger.record(prompt, [1000 + number], [-0.5], [3])
-        turns.append(
-            Turn(
-                segment=span.segment,
-                start=span.start,
-                stop=span.stop,
-                text="",
-                finish_reason="stop",
-                model_s=0,
-                backend="",
-            )
-        )
+        turns.append(builders.turn(span.segment, span.start, span.stop))
     replay = TurnReplay(ledger, turns, lambda _: None)
     now = Ledger()
     ready, numbers = [i for i in range(len(turns)) if turns[i].start == 0], dict[int, int]()

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.resume.turns import SavedIds, SavedTurn, rebuilt
-from prorl_service.schemas import Turn
 from prorl_service.tokens.ledger import Ledger
+from tests import builders
 
 IDS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=6)
 SAMPLED = st.lists(
@@ -33,15 +33,7 @@ def played(
         known = {i: len(chain.ids) for i, chain in enumerate(ledger.chains)}
         ids, logprobs, versions = (list(column) for column in zip(*sampled, strict=True))
         span = ledger.record(prompt, ids, logprobs, versions)
-        turn = Turn(
-            segment=span.segment,
-            start=span.start,
-            stop=span.stop,
-            text="é",
-            finish_reason="stop",
-            model_s=0.5,
-            backend="b",
-        )
+        turn = builders.turn(span.segment, span.start, span.stop, text="é", model_s=0.5)
         added = ledger.before(span.segment, span.start)[known.get(span.segment, 0) :]
         kept.append(
             SavedTurn(added, array("i", ids), array("f", logprobs), array("i", versions), turn)

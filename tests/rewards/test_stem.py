@@ -9,7 +9,6 @@ from prorl_service.rewards.stem import (
     chosen_letter,
     is_words,
     normal_text,
-    score_choice,
     score_value,
 )
 
@@ -48,12 +47,6 @@ def test_the_text_of_an_option_goes_before_the_word_option() -> None:
     options = {"A": "Option B", "B": "something else"}
     assert chosen_letter(r"\boxed{Option B}", options, None) == "A"
     assert chosen_letter(r"\boxed{Option A}", options, None) == "A"
-
-
-def test_only_the_right_option_in_a_box_scores() -> None:
-    assert score_choice(r"\boxed{C}", "C", OPTIONS, None) == 1.0
-    assert score_choice(r"\boxed{D}", "C", OPTIONS, None) == 0.0
-    assert score_choice("C", "C", OPTIONS, None) == 0.0
 
 
 @pytest.mark.parametrize(

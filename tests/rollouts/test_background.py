@@ -1,9 +1,6 @@
 """Work without a caller, or whose caller left: an error in it makes the service unhealthy."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -11,24 +8,8 @@ from prorl_service.errors import NotFound
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import Stage
-from prorl_service.testing import FakeSandboxes, StubEngine
-from prorl_service.tokens.chat import ChatFormat
-from tests.pipeline.probe_agent import Probe, group, running
-
-
-@pytest.fixture
-async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    async with StubEngine(tiny_model, lambda _: [chat.end_of_turn_id]) as stub:
-        yield stub
-
-
-@pytest.fixture
-async def pipeline(engine: StubEngine, tmp_path: Path) -> AsyncIterator[Pipeline]:
-    sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
-    async with running(engine, sandboxes, tmp_path) as running_pipeline:
-        yield running_pipeline
+from tests.pipeline.probe_agent import Probe, group
 
 
 async def failure_of(pipeline: Pipeline) -> str:
@@ -71,29 +52,6 @@ async def test_a_failure_to_queue_rollouts_is_noticed_even_if_the_client_left(
     await is_written.wait()
     submission.cancel()
     assert "accept groups failed: KeyError('a bug')" in await failure_of(pipeline)
-
-
-@pytest.mark.parametrize("error", [KeyError("a bug"), NotFound("it has gone")])
-async def test_an_error_of_work_whose_caller_left_is_noticed(
-    caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
-    may_fail = asyncio.Event()
-
-    async def work() -> None:
-        await may_fail.wait()
-        raise error
-
-    async with Journal() as journal:
-        caller = asyncio.create_task(journal.unless_failing(work()))
-        await asyncio.sleep(0)
-        caller.cancel()
-        await asyncio.wait([caller])
-        may_fail.set()
-        await journal.background.drain()
-        (record,) = caplog.records
-        is_bug = isinstance(error, KeyError)
-        assert record.levelno == (logging.CRITICAL if is_bug else logging.WARNING)
-        assert (journal.background.failure is not None) == is_bug
 
 
 async def test_an_error_that_reaches_its_caller_is_left_to_it(

@@ -2,22 +2,21 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import pytest
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import Prompt, RolloutContext, Verdict
 from prorl_service.errors import AgentError
 from prorl_service.schemas import Blame, FinishReason, Message, Rollout, RolloutState, Stage, Task
 from prorl_service.testing import StubEngine
-from prorl_service.tokens.chat import ChatFormat
-from tests.pipeline.pipelines import ends, group_of, pipeline_of
+from tests.parts import error_of, trajectory_of
+from tests.pipeline.pipelines import PlainAgent, ends, group_of, pipeline_of
 
 
-class Greedy(AgentHandler):
+class Greedy(PlainAgent):
     """An agent that removes things from its task and adds things to its prompt."""
 
     name = "greedy"
@@ -44,7 +43,7 @@ class Greedy(AgentHandler):
         return Verdict(float(str(self.answer)))
 
 
-class Ending(AgentHandler):
+class Ending(PlainAgent):
     """An agent that raises an exception by which programs end, where its task says."""
 
     name = "ending"
@@ -87,7 +86,7 @@ class Ending(AgentHandler):
         raise self.kinds[str(self.task.data["how"])](3)
 
 
-class Forgetful(AgentHandler):
+class Forgetful(PlainAgent):
     """An agent whose constructor fails, except the first time."""
 
     name = "forgetful"
@@ -99,22 +98,8 @@ class Forgetful(AgentHandler):
         if Forgetful.made > 1:
             raise KeyError("answer")
 
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None: ...
-
     async def run(self, rollout: RolloutContext) -> FinishReason:
         raise AssertionError
-
-    async def eval(self, rollout: RolloutContext) -> Verdict:
-        raise AssertionError
-
-
-@pytest.fixture
-async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    async with StubEngine(tiny_model, lambda _: [5, 6, chat.end_of_turn_id]) as stub:
-        yield stub
 
 
 async def test_siblings_do_not_share_their_task_or_their_prompt(
@@ -129,8 +114,7 @@ async def test_siblings_do_not_share_their_task_or_their_prompt(
 
 
 def prompt_of(rollout: Rollout) -> list[int]:
-    assert rollout.trajectory is not None
-    return list(rollout.trajectory.segments[0].prompt_ids)
+    return list(trajectory_of(rollout).segments[0].prompt_ids)
 
 
 async def test_a_constructor_that_fails_is_the_agents_fault(
@@ -139,9 +123,8 @@ async def test_a_constructor_that_fails_is_the_agents_fault(
     Forgetful.made = 0
     async with pipeline_of([Forgetful], engine, tmp_path) as pipeline:
         (rollout,) = await ends(pipeline, group_of(Forgetful))
-    assert rollout.error is not None
-    assert (rollout.error.blame, rollout.error.stage) == (Blame.AGENT, Stage.INIT)
-    assert "KeyError: 'answer'" in rollout.error.message
+    assert (error_of(rollout).blame, error_of(rollout).stage) == (Blame.AGENT, Stage.INIT)
+    assert "KeyError: 'answer'" in error_of(rollout).message
 
 
 @pytest.mark.parametrize("how", list(Ending.kinds))
@@ -155,9 +138,8 @@ async def test_an_agent_cannot_end_the_process(
         assert pipeline.background.failure is None
     assert whole.state is RolloutState.DONE
     assert ended.state is RolloutState.FAILED
-    assert ended.error is not None
-    assert ended.error.blame is Blame.AGENT
-    assert how in ended.error.message
+    assert error_of(ended).blame is Blame.AGENT
+    assert how in error_of(ended).message
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from prorl_service.errors import JournalError, ResultLost
 from prorl_service.rollouts.journal import Journal, tables
-from tests.rollouts.journal_rows import accepted, ended
+from prorl_service.rollouts.journal.seals import opened
+from tests.rollouts.journals import accepted, ended
 
 PAGE = 4096
 GROUPS, SIZE = 12, 2
@@ -132,6 +133,12 @@ async def test_a_result_whose_page_is_copied_over_another_is_lost(tmp_path: Path
         assert await journal.read(tables.answer, "g.1") == expected_of("g", 1)
         with pytest.raises(ResultLost):
             await journal.read(tables.answer, "g.0")
+
+
+@pytest.mark.parametrize("stored", ["text", 1.5, None])
+def test_a_result_of_another_type_is_lost(stored: object) -> None:
+    with pytest.raises(ResultLost):
+        opened(stored, 1)
 
 
 def expected_of(group_id: str, index: int) -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""The journal when it is large, when it cannot be written, and when its threads fail."""
+"""The journal when it is large, and when its threads fail."""
 
 import asyncio
 import sqlite3
@@ -12,7 +12,7 @@ from prorl_service.errors import JournalError
 from prorl_service.rollouts.journal import Journal, tables, threads
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import RolloutState
-from tests.rollouts.journal_rows import accepted, ended
+from tests.rollouts.journals import accepted, ended
 
 
 async def filled(journal: Journal, groups: int, size: int = 20_000) -> list[str]:
@@ -55,10 +55,7 @@ async def test_groups_are_forgotten_immediately_and_deleted_in_slices(
         await journal.end(ended("g0", 1, size=7))
         await tidied(journal)
         assert await journal.read(tables.answer, "g0.1") == (b"summary", b"x" * 7)
-        (left,) = await journal.read(
-            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
-        )
-        assert left == 1
+        assert await rows_left(journal) == 1
 
 
 @pytest.mark.slow
@@ -68,10 +65,7 @@ async def test_deleting_continues_after_a_restart(tmp_path: Path, slow_slices: N
         assert await journal.read(tables.has_garbage)
     async with Journal(tmp_path / "j") as journal:
         await tidied(journal)
-        (left,) = await journal.read(
-            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
-        )
-        assert left == 0
+        assert await rows_left(journal) == 0
 
 
 async def test_room_is_given_back_to_the_disk(tmp_path: Path) -> None:
@@ -91,10 +85,7 @@ async def test_old_results_make_room_in_the_same_way(tmp_path: Path) -> None:
         await filled(journal, 20)
         await tidied(journal)
         assert (await journal.read(tables.count_ended)).total() == 4
-        (left,) = await journal.read(
-            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
-        )
-        assert left == 4
+        assert await rows_left(journal) == 4
 
 
 async def test_a_long_read_delays_no_write(tmp_path: Path) -> None:
@@ -107,64 +98,7 @@ async def test_a_long_read_delays_no_write(tmp_path: Path) -> None:
         assert await long_read
 
 
-# --- failed writes ------------------------------------------------------------------------------
-
-
-class Disk:
-    """The journal's disk, which a test can fill."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._db: sqlite3.Connection = journal._file.writer
-        (self._pages,) = self._db.execute("PRAGMA max_page_count").fetchone()
-
-    def fill(self) -> None:
-        self._db.execute("PRAGMA max_page_count = 1")
-
-    def make_room(self) -> None:
-        self._db.execute(f"PRAGMA max_page_count = {self._pages}")
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "RETRY_S", 0.05)
-
-
-async def test_a_failed_write_is_refused_or_kept_until_it_succeeds(
-    tmp_path: Path, soon: None
-) -> None:
-    async with Journal(tmp_path / "j") as journal:
-        await journal.accept([accepted("a")])
-        disk = Disk(journal)
-        disk.fill()
-        end = journal.end(ended("a", size=100_000))
-        with pytest.raises(JournalError, match="cannot be written: database or disk is full"):
-            await journal.accept([accepted("b")])
-        assert not journal.writable.is_set()
-        assert not end.done()
-        assert await journal.read(tables.find, ["a"])
-        with pytest.raises(JournalError, match="is full"):
-            await journal.unless_failing(_result(end))
-        disk.make_room()
-        await asyncio.wait_for(end, 20)
-        await asyncio.wait_for(journal.writable.wait(), 20)
-        assert await journal.accept([accepted("b")])
-
-
-async def _result(future: "asyncio.Future[Any]") -> Any:
-    return await future
-
-
-async def test_a_row_that_is_too_large_fails_alone(tmp_path: Path) -> None:
-    async with Journal(tmp_path / "j") as journal:
-        await journal.accept([accepted("a")])
-        journal._file.writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50_000)
-        ends = [journal.end(ended("a", 0, size=60_000)), journal.end(ended("a", 1))]
-        with pytest.raises(JournalError, match="too big") as refusal:
-            await ends[0]
-        assert not refusal.value.retryable
-        await ends[1]
-        assert journal.failure is None
-        assert await journal.accept([accepted("b")])
+# --- failures -----------------------------------------------------------------------------------
 
 
 async def test_work_that_raises_fails_alone(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from prorl_service.rollouts.journal.file import MIGRATIONS
 from prorl_service.rollouts.journal.tables import STRIDE, TABLES, VERSION
 from prorl_service.sampling.runner import SamplerState
 from prorl_service.schemas import MAX_GROUP_SIZE, Group
-from tests.rollouts.journal_rows import accepted, ended
+from tests.rollouts.journals import accepted, ended
 
 DIGESTS = {4: "e9cba0c9e345702f", 5: "fd188ed6579154eb"}
 """Digests of the tables and of the models that they hold as JSON, keyed by version."""

@@ -17,39 +17,25 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
     Sampling,
-    Segment,
     Trajectory,
-    Turn,
 )
 from prorl_service.schemas.arrays import PACKED
+from tests import builders
 
-TURN = Turn(
-    segment=0, start=0, stop=3, text="é\u2028", finish_reason="stop", model_s=1, backend="b"
-)
-SEGMENT = Segment(
-    prompt_ids=[1, 2],
-    response_ids=[3, 4, 5],
-    loss_mask=[1, 1, 0],
-    logprobs=[-0.5, -1.5, 0.0],
-    policy_versions=[7, 7, -1],
-)
 TRAJECTORY = Trajectory(
-    segments=[SEGMENT], turns=[TURN], finish_reason=FinishReason.FINISHED, sampling=Sampling()
+    segments=[builders.segment([1, 1, 0])],
+    turns=[builders.turn(stop=3, text="é\u2028")],
+    finish_reason=FinishReason.FINISHED,
+    sampling=Sampling(),
 )
 
 
 def rollout(index: int = 0) -> Rollout:
-    return Rollout(
-        rollout_id=f"g.{index}",
-        group_id="g",
-        task_id="t",
-        agent="a",
-        index=index,
-        state=RolloutState.DONE,
+    return builders.rollout(
+        f"g.{index}",
         reward=1.0,
         # Keys of agents may look like the rollout's own.
         reward_components={"trajectory": 1.0, "report": 0.0},
-        created_at=1.0,
         figures=Figures.of(TRAJECTORY),
         result_id=f"{index:032x}",
         trajectory=TRAJECTORY,

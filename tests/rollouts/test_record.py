@@ -1,6 +1,5 @@
 """The end of a rollout: once, and after its answer is in the journal."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -26,13 +25,10 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
     Sampling,
-    Segment,
-    Task,
     Trajectory,
-    Turn,
 )
+from tests import builders
 
-TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
 PROBLEM = ErrorInfo(kind="TaskError", blame=Blame.TASK, message="no such file")
 
 
@@ -49,7 +45,7 @@ class Told(Observer):
 
 @pytest.fixture
 async def record() -> AsyncIterator[RolloutRecord]:
-    group = Group(group_id="g", task=TASK)
+    group = Group(group_id="g", task=builders.task())
     async with Journal() as journal:
         await journal.accept([AcceptedRow("g", group.n, b"{}", 1.0)])
         yield RolloutRecord(Admitted(group), 0, journal)
@@ -123,13 +119,6 @@ async def test_only_the_first_reason_of_a_cancellation_counts(record: RolloutRec
     assert record.cancel_reason == PROBLEM
 
 
-async def test_a_cancellation_reaches_the_work_in_flight(record: RolloutRecord) -> None:
-    work = record.work = asyncio.create_task(asyncio.sleep(60))
-    record.request_cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-
-
 async def test_a_watcher_that_raises_costs_the_others_nothing(
     record: RolloutRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,16 +141,10 @@ async def test_a_watcher_that_raises_costs_the_others_nothing(
 
 async def test_what_a_log_shows_of_rollouts_is_short(record: RolloutRecord) -> None:
     many, long = list(range(50_000)), "x" * 99_999
-    segment = Segment(
-        prompt_ids=many,
-        response_ids=many,
-        loss_mask=[1] * len(many),
-        logprobs=[0.0] * len(many),
-        policy_versions=[0] * len(many),
-    )
-    turn = Turn(segment=0, start=0, stop=9, text=long, finish_reason="stop", model_s=1, backend="b")
+    segment = builders.segment([1] * len(many), prompt_ids=many)
+    turn = builders.turn(stop=9, text=long)
     messages = [Message(role="user", content=long)]
-    task = TASK.model_copy(update={"messages": messages, "data": {"x": long}})
+    task = builders.task(messages=messages, data={"x": long})
     group = Group(group_id="g", task=task)
     trajectory = Trajectory(
         segments=[segment], turns=[turn], finish_reason=FinishReason.FINISHED, sampling=Sampling()

@@ -9,6 +9,7 @@ from prorl_service.sampling.filter import GroupState, Scores, outcome
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Difficulty, Group, Message, Rollout, RolloutState, Task
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGroup
+from tests import builders
 
 FAILURE = EvaluatorError("it failed").info()
 
@@ -21,17 +22,12 @@ def group(name: str, n: int = 4, task_id: str | None = None) -> Group:
 
 
 def rollout(index: int, score: float | None, version: int | None = 0) -> Rollout:
-    return Rollout(
-        rollout_id=f"g.{index}",
-        group_id="g",
-        task_id="t",
-        agent="a",
-        index=index,
+    return builders.rollout(
+        f"g.{index}",
         state=RolloutState.FAILED if score is None else RolloutState.DONE,
         reward=score,
         error=FAILURE if score is None else None,
         oldest_policy_version=version,
-        created_at=0,
     )
 
 

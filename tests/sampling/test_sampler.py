@@ -1,25 +1,25 @@
 """A sampler under any order of events: no group is lost, repeated, partial or too old."""
 
 import random
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_service.errors import InvalidRequest
 from prorl_service.sampling.candidates import Candidate
 from prorl_service.sampling.filter import GroupState
 from prorl_service.sampling.sampler import Sampler
-from prorl_service.schemas import Rollout
+from prorl_service.schemas import Group, Rollout
 from prorl_service.schemas.sampling import (
     Curriculum,
     Draw,
     DrawSpec,
     DrawState,
-    DroppedGroup,
     SamplerSpec,
 )
-from tests.sampling.sampler_world import FAILURE, World, group, rollout
+from tests.sampling.sampler_world import World, group, rollout
 
 
 @pytest.mark.slow
@@ -64,6 +64,16 @@ def test_invariants_hold_under_any_order_of_events(
         world.version += 1
 
 
+def opened(
+    groups: Iterable[Group], slots: int, target: int, version: int = 0, **spec: Any
+) -> Sampler:
+    """Returns a sampler of these groups with an open draw `d`."""
+    sampler = Sampler("s", SamplerSpec(**spec), slots=slots)
+    sampler.add(groups)
+    sampler.open_draw("d", DrawSpec(target=target), version=version)
+    return sampler
+
+
 def ended(sampler: Sampler, one: Candidate, *scores: float | None, version: int = 0) -> None:
     for index, score in enumerate(scores):
         sampler.rollout_ended(one.name, one.attempt, rollout(index, score, version))
@@ -79,9 +89,7 @@ def begun(sampler: Sampler) -> list[str]:
 
 
 def test_a_freed_slot_is_refilled_immediately() -> None:
-    sampler = Sampler("s", SamplerSpec(), slots=8)
-    sampler.add(group(f"g{i}") for i in range(9))
-    sampler.open_draw("d", DrawSpec(target=2), version=0)
+    sampler = opened((group(f"g{i}") for i in range(9)), slots=8, target=2)
     assert begun(sampler) == ["g0", "g1"]
     (first, _) = sampler.under_way()
     ended(sampler, first, 1.0)
@@ -90,9 +98,7 @@ def test_a_freed_slot_is_refilled_immediately() -> None:
 
 
 def test_surplus_is_carried_over_to_the_next_draw_and_counted() -> None:
-    sampler = Sampler("s", SamplerSpec(), slots=12)
-    sampler.add(group(f"g{i}") for i in range(3))
-    sampler.open_draw("d0", DrawSpec(target=1), version=0)
+    sampler = opened((group(f"g{i}") for i in range(3)), slots=12, target=1)
     one, two, three = sampler.begin()
     ended(sampler, one, 0, 1, 0, 1)
     sampler.settle(0)
@@ -108,9 +114,7 @@ def test_surplus_is_carried_over_to_the_next_draw_and_counted() -> None:
 
 
 def test_groups_that_became_too_old_start_again_before_others() -> None:
-    sampler = Sampler("s", SamplerSpec(max_staleness=1), slots=8)
-    sampler.add(group(f"g{i}") for i in range(3))
-    sampler.open_draw("d0", DrawSpec(target=1), version=0)
+    sampler = opened((group(f"g{i}") for i in range(3)), slots=8, target=1, max_staleness=1)
     one, two = sampler.begin()
     ended(sampler, one, 0, 1, 0, 1)
     sampler.settle(0)
@@ -123,9 +127,9 @@ def test_groups_that_became_too_old_start_again_before_others() -> None:
 
 
 def test_a_complete_draw_has_no_group_that_became_too_old_meanwhile() -> None:
-    sampler = Sampler("s", SamplerSpec(max_staleness=1), slots=8)
-    sampler.add(group(f"g{i}") for i in range(2))
-    sampler.open_draw("d", DrawSpec(target=2), version=5)
+    sampler = opened(
+        (group(f"g{i}") for i in range(2)), slots=8, target=2, version=5, max_staleness=1
+    )
     one, two = sampler.begin()
     ended(sampler, one, 0, 1, 0, 1, version=5)
     sampler.settle(5)
@@ -155,8 +159,7 @@ def test_groups_of_an_open_draw_are_checked_after_a_restart() -> None:
     after.draw = before.draw
     after.restore(before.changed["g0"])
     after.settle(8)
-    assert after.draw is not None
-    assert after.draw.groups == []
+    assert drawn(after) == (DrawState.OPEN, [])
     assert begun(after) == ["g0"]
 
 
@@ -171,44 +174,13 @@ def test_the_trainer_may_know_of_newer_weights_than_the_service() -> None:
     assert (status.given, status.stale) == (1, 1)
 
 
-def test_groups_dropped_between_draws_are_reported_by_the_next() -> None:
-    sampler = Sampler("s", SamplerSpec(groups_ahead=9), slots=16)
-    sampler.add(group(f"g{i}") for i in range(4))
-    before, during, after, refused = sampler.begin()
-    ended(sampler, before, 1, 1, 1, 1)
-    sampler.open_draw("d0", DrawSpec(target=1, max_groups=1), version=0)
-    begun_with = sampler.status(0).draw
-    ended(sampler, during, None, 1, None, None)
-    sampler.settle(0)
-    ended(sampler, after, 0, 0, 1, 1, version=0)
-    reason = InvalidRequest("no such agent").info()
-    sampler.refused(refused.name, refused.attempt, reason)
-    first = sampler.status(0).draw
-    sampler.open_draw("d1", DrawSpec(target=1), version=0)
-    second = sampler.status(0).draw
-    assert begun_with is not None
-    assert [one.candidate for one in begun_with.dropped] == ["g0"]
-    assert first is not None
-    assert first.dropped == [
-        DroppedGroup(candidate="g0", reason="uninformative", score_mean=1),
-        DroppedGroup(candidate="g1", reason="failed", score_mean=1, error=FAILURE),
-    ]
-    assert second is not None
-    assert second.dropped == [
-        DroppedGroup(candidate="g3", reason="failed", score_mean=None, error=reason)
-    ]
-    assert [one.candidate for one in second.groups] == ["g2"]
-
-
 def test_a_draw_of_an_older_journal_is_read() -> None:
     written = b'{"draw_id": "d", "spec": {"target": 2}, "state": "open", "groups": []}'
     assert Draw.model_validate_json(written) == Draw(draw_id="d", spec=DrawSpec(target=2))
 
 
 def test_cancelled_surplus_starts_from_scratch() -> None:
-    sampler = Sampler("s", SamplerSpec(surplus="cancel"), slots=8)
-    sampler.add(group(f"g{i}") for i in range(2))
-    sampler.open_draw("d0", DrawSpec(target=1), version=0)
+    sampler = opened((group(f"g{i}") for i in range(2)), slots=8, target=1, surplus="cancel")
     one, two = sampler.begin()
     ended(sampler, one, 0, 1, 0, 1)
     ended(sampler, two, None)
@@ -238,9 +210,7 @@ def test_tasks_that_teach_nothing_wait_behind_others_but_not_forever() -> None:
 
 
 def test_a_client_is_not_asked_endlessly_when_all_tasks_are_deferred() -> None:
-    sampler = Sampler("s", SamplerSpec(defer_after=1), slots=1)
-    sampler.add([group("g", task_id="easy")])
-    sampler.open_draw("d", DrawSpec(target=9), version=0)
+    sampler = opened([group("g", task_id="easy")], slots=1, target=9, defer_after=1)
     (one,) = sampler.begin()
     ended(sampler, one, 1, 1, 1, 1)
     for i in range(1000):
@@ -259,26 +229,11 @@ def test_a_draw_ends_when_nothing_more_can_come(is_last: bool, max_groups: int |
     (one,) = sampler.begin()
     ended(sampler, one, 1, 1, 1, 1)
     sampler.settle(0)
-    assert sampler.draw is not None
-    assert sampler.draw.state is DrawState.EXHAUSTED
-
-
-def test_an_overdue_draw_has_the_groups_so_far() -> None:
-    sampler = Sampler("s", SamplerSpec(), slots=8)
-    sampler.add(group(f"g{i}") for i in range(2))
-    sampler.open_draw("d", DrawSpec(target=2), version=0)
-    one, _ = sampler.begin()
-    ended(sampler, one, 0, 1, 1, 1)
-    sampler.settle(0, is_overdue=True)
-    assert sampler.draw is not None
-    assert sampler.draw.state is DrawState.OVERDUE
-    assert [given.candidate for given in sampler.draw.groups] == ["g0"]
+    assert drawn(sampler) == (DrawState.EXHAUSTED, [])
 
 
 def test_a_group_with_too_many_failures_is_stopped_early() -> None:
-    sampler = Sampler("s", SamplerSpec(), slots=8)
-    sampler.add([group("g")])
-    sampler.open_draw("d", DrawSpec(target=1), version=0)
+    sampler = opened([group("g")], slots=8, target=1)
     (one,) = sampler.begin()
     ended(sampler, one, None, None, None)
     status = sampler.status(0)
@@ -304,18 +259,14 @@ def test_tokens_newer_than_the_last_pushed_weights_are_sampled_again() -> None:
         sampler.rollout_ended("ends", 1, ended_with(index, index, 1, 57))
         sampler.rollout_ended("fine", 1, ended_with(index, index, 1))
     sampler.settle(1, 1)
-    assert sampler.draw is not None
-    assert [one.candidate for one in sampler.draw.groups] == ["fine"]
+    assert drawn(sampler) == (DrawState.OPEN, ["s:fine:1"])
     assert sampler.status(0).stale == 2
 
 
 def test_engines_updated_by_others_may_be_ahead_of_the_service() -> None:
-    sampler = Sampler("s", SamplerSpec(), slots=12)
-    sampler.add([group("g", n=2)])
-    sampler.open_draw("d", DrawSpec(target=1), version=4)
+    sampler = opened([group("g", n=2)], slots=12, target=1, version=4)
     assert len(list(sampler.begin())) == 1
     for index in range(2):
         sampler.rollout_ended("g", 1, ended_with(index, index, 5))
     sampler.settle(4)
-    assert sampler.draw is not None
-    assert sampler.draw.state is DrawState.COMPLETE
+    assert drawn(sampler) == (DrawState.COMPLETE, ["s:g:1"])

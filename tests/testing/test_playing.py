@@ -16,13 +16,13 @@ from prorl_service.schemas import (
     Blame,
     FinishReason,
     Limits,
-    Message,
     RolloutState,
     Sampling,
     Stage,
-    Task,
 )
 from prorl_service.testing import FakeSandboxes, Reply, call, play
+from tests import builders
+from tests.parts import error_of, trajectory_of
 from tests.testing.guess_agent import NUMBER, Guess
 
 QUESTION = {"messages": [{"role": "user", "content": "What is 17 * 3?"}], "data": {"answer": "51"}}
@@ -63,8 +63,7 @@ async def test_a_failing_agent_makes_a_failed_rollout_that_says_why(
 
 async def test_a_script_that_is_too_short_or_too_long_is_reported() -> None:
     short = await play(Guess, NUMBER, ["50"])
-    assert short.rollout.error is not None
-    assert "the agent asks for another reply after 1 reply" in short.rollout.error.message
+    assert "the agent asks for another reply after 1 reply" in error_of(short.rollout).message
     assert short.rollout.attempt == 1
     long = await play(Guess, NUMBER, ["60", "61", "62"])
     assert (long.reward, long.unused_replies) == (1.0, 2)
@@ -88,12 +87,7 @@ async def test_a_task_that_the_agent_does_not_take_is_refused(
 @pytest.mark.processes
 async def test_sandboxes_may_be_fake() -> None:
     sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(f"{name} {arguments['command']}"))
-    task = Task(
-        task_id="t",
-        agent="another",
-        messages=[Message(role="user", content="?")],
-        data={"answer": "51", "files": {"notes": "51"}},
-    )
+    task = builders.task(agent="another", data={"answer": "51", "files": {"notes": "51"}})
     replies: list[Reply] = [call("bash", command="cat notes"), r"\boxed{51}"]
     played = await play(MathAgent, task, replies, sandboxes=sandboxes)
     assert (played.outputs, played.reward) == (["bash cat notes"], 1.0)
@@ -108,8 +102,7 @@ async def test_limits_and_sampling_are_the_rollouts() -> None:
     sampling = Sampling(max_tokens_per_turn=1, temperature=0.5)
     cut = await play(Guess, NUMBER, ["60"], sampling=sampling, limits=Limits(max_turns=1))
     assert (cut.turns[0].text, cut.turns[0].finish_reason) == ("6", "length")
-    assert cut.rollout.trajectory is not None
-    assert cut.rollout.trajectory.sampling == sampling
+    assert trajectory_of(cut.rollout).sampling == sampling
 
 
 @pytest.mark.processes
@@ -119,8 +112,7 @@ async def test_a_models_own_template_and_tokens_are_used(tiny_model: Path) -> No
     played = await play(MathAgent, QUESTION, replies, tokenizer=tiny_model, sandboxes="process")
     assert played.reward == 1.0
     in_bytes = sum(len(prompt.encode()) for prompt in played.prompts[:1])
-    assert played.rollout.trajectory is not None
-    assert len(played.rollout.trajectory.segments[0].prompt_ids) < in_bytes
+    assert len(trajectory_of(played.rollout).segments[0].prompt_ids) < in_bytes
 
 
 async def test_a_hanging_agent_is_timed_out() -> None:

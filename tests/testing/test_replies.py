@@ -17,6 +17,7 @@ from prorl_service.testing import FakeSandboxes, call, play
 from prorl_service.testing.replies import CutReply, Reply, read
 from prorl_service.testing.scripted_engine import scripted_engine
 from prorl_service.testing.trial import rollouts, trial_service
+from tests.parts import trajectory_of
 from tests.testing.guess_agent import NUMBER, Guess
 
 
@@ -77,9 +78,7 @@ async def test_a_saved_rollout_is_played_again(tmp_path: Path) -> None:
     [script] = read(file)
     assert script == [CutReply("50"), CutReply("75"), "6"]
     again = await play(Guess, NUMBER, script, limits=limits)
-    assert again.rollout.trajectory is not None
-    assert first.rollout.trajectory is not None
-    assert again.rollout.trajectory.segments == first.rollout.trajectory.segments
+    assert trajectory_of(again.rollout).segments == trajectory_of(first.rollout).segments
     assert again.prompts == first.prompts
 
 

@@ -1,18 +1,15 @@
 """A service in this process, and what an observer sees of its rollouts as they happen."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.attempt import Attempt
-from prorl_service.errors import BackendUnavailable
 from prorl_service.rollouts.observers import Observer
 from prorl_service.sandbox.base import ToolResult
-from prorl_service.schemas import BackendSpec, Group, Task
+from prorl_service.schemas import Group, Task
 from prorl_service.server.settings import SandboxOptions, ServiceSettings
 from prorl_service.testing import FakeSandboxes, Reply, call
 from prorl_service.testing.scripted_engine import scripted_engine
@@ -59,13 +56,3 @@ async def test_an_observer_sees_each_step_when_it_happens() -> None:
         ("run", False, 2, 1),
         ("eval", False, 2, 1),
     ]
-
-
-async def test_an_engine_that_does_not_answer_is_an_error_immediately() -> None:
-    nobody = BackendSpec(url="http://127.0.0.1:9")
-    provider = FakeSandboxes(lambda name, arguments: ToolResult(""))
-    with pytest.raises(BackendUnavailable):
-        async with trial_service(AgentRegistry(), [nobody], NO_SPARES, provider=provider):
-            raise AssertionError("it is ready without an engine")
-    assert MathAgent.name in AgentRegistry().names
-    assert len(asyncio.all_tasks()) == 1

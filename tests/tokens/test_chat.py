@@ -94,11 +94,6 @@ def test_the_size_of_the_vocabulary_is_the_models(
     assert ChatFormat.load(model).vocab_size == vocab_size
 
 
-def test_the_error_names_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=str(tmp_path)):
-        ChatFormat.load(tmp_path)
-
-
 def test_directories_without_a_model_look_as_if_they_did_not_exist(
     tiny_model: Path, tmp_path: Path
 ) -> None:

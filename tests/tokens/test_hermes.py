@@ -41,13 +41,6 @@ def test_parallel_calls_are_read_back_in_order(calls: list[tuple[str, dict[str, 
     assert reply.content == "I will look."
 
 
-@pytest.mark.slow
-@given(st.text())
-def test_no_text_makes_the_parser_raise(text: str) -> None:
-    assert isinstance(HERMES.parse(text), Reply)
-    assert isinstance(HERMES.parse(f"<tool_call>{text}</tool_call>"), Reply)
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -133,12 +126,6 @@ def test_text_outside_the_reasoning_is_the_content(text: str, content: str) -> N
     assert (reply.problem, reply.calls, reply.content) == (None, [], content)
 
 
-def test_one_malformed_call_voids_its_siblings() -> None:
-    reply = HERMES.parse(written("bash", {"command": "rm -rf x"}) + "<tool_call>{</tool_call>")
-    assert reply.calls == []
-    assert reply.problem is not None
-
-
 @pytest.mark.parametrize(("too_many", "problem"), [(0, False), (1, True)])
 def test_arguments_may_be_nested_to_a_limit(too_many: int, problem: bool) -> None:
     lists = MAX_DEPTH - 2 + too_many  # the call and its arguments are levels too
@@ -158,9 +145,3 @@ def test_many_unclosed_calls_are_read_quickly(unit: str) -> None:
 def test_tags_quoted_in_arguments_are_text(tag: str) -> None:
     arguments = {"command": f"grep -rn '{tag}' *.py"}
     assert HERMES.parse(written("bash", arguments)).calls == [ToolCall("bash", arguments)]
-
-
-def test_calls_inside_the_reasoning_are_thoughts() -> None:
-    thought = written("bash", {"command": "ls"})
-    assert HERMES.parse(f"<think>I could {thought}</think>\n\n42").content == "42"
-    assert HERMES.parse(f"I could {thought}</think>42").calls == []

@@ -252,29 +252,6 @@ async def test_a_verdict_is_bounded(
 # --- configuration ------------------------------------------------------------------------------
 
 
-def test_servers_are_named_with_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{NemoGymSpec.KEY_VARIABLE}GYM", "secret")
-    named = NemoGymSpec.take(["gym=http://one:1/base", "other=https://two"])
-    assert [(spec.name, spec.key) for spec in named] == [("gym", "secret"), ("other", None)]
-    assert NemoGymSpec.take(["gym=http://one:1"])[0].key is None
-
-
-@pytest.mark.parametrize(
-    ("texts", "problem"),
-    [
-        (["Gym=http://one"], "cannot be the name"),
-        (["http://one"], "cannot be the name"),
-        (["gym=one:8100"], "needs a URL"),
-        (["gym=http://me:key@one"], "needs a URL"),
-        (["gym=http://one?key=1"], "needs a URL"),
-        (["gym=http://one", "gym=http://two"], "named twice"),
-    ],
-)
-def test_bad_options_are_refused(texts: list[str], problem: str) -> None:
-    with pytest.raises(ProRLError, match=problem):
-        NemoGymSpec.take(texts)
-
-
 def test_tasks_choose_among_the_names() -> None:
     with pytest.raises(InvalidRequest, match="no NeMo Gym server 'web'") as unknown:
         NemoGymServers([NemoGymSpec("gym", "http://one")])["web"]

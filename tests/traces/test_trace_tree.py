@@ -1,6 +1,7 @@
 """Trees of rollouts whose records say little, or odd things; ids; what is said of trouble."""
 
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,71 +11,40 @@ from prorl_service.schemas import (
     EngineTimes,
     FinishReason,
     Group,
-    Message,
-    Rollout,
-    RolloutState,
     Sampling,
-    Segment,
     Stage,
     StageTime,
-    Task,
     ToolCallRecord,
     Trajectory,
     Turn,
 )
 from prorl_service.schemas.tracing import read_traceparent
 from prorl_service.traces.export import EVERY_S, SDK_LOGGER, Trouble
-from prorl_service.traces.spans import MAX_LINKS, is_traced, parent_of, root_of, siblings_of
+from prorl_service.traces.spans import MAX_LINKS, is_traced, root_of, siblings_of
 from prorl_service.traces.tree import Node, TracedRollout, shown, tree
+from tests import builders
 
-TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
-GROUP = Group(group_id="g", task=TASK, n=4)
+GROUP = Group(group_id="g", task=builders.task(), n=4)
 CREATED = 1000.0
 
 
-def turn(start: int, started_at: float | None, **fields: object) -> Turn:
-    given: dict[str, object] = {
-        "segment": 0,
-        "start": start,
-        "stop": start + 2,
-        "text": "So.",
-        "finish_reason": "stop",
-        "model_s": 2.0,
-        "backend": "engine:1",
-        "started_at": started_at,
-    }
-    return Turn.model_validate(given | fields)
+def turn(start: int, started_at: float | None, **fields: Any) -> Turn:
+    given = {"started_at": started_at, "model_s": 2.0, "backend": "engine:1"} | fields
+    return builders.turn(start=start, stop=start + 2, **given)
 
 
-def ended(turns: list[Turn], stages: list[StageTime], **fields: object) -> TracedRollout:
+def ended(turns: list[Turn], stages: list[StageTime], **fields: Any) -> TracedRollout:
     size = max((one.stop for one in turns), default=0)
-    segment = Segment(
-        prompt_ids=[1, 2, 3],
-        response_ids=[7] * size,
-        loss_mask=[1] * size,
-        logprobs=[-0.5] * size,
-        policy_versions=list(range(size)),
-    )
+    segment = builders.segment([1] * size, prompt_ids=[1, 2, 3], policy_versions=list(range(size)))
     trajectory = Trajectory(
         segments=[segment],
         turns=turns,
         finish_reason=FinishReason.FINISHED,
         sampling=Sampling(),
     )
-    rollout = Rollout(
-        rollout_id="g.0",
-        group_id="g",
-        task_id="t",
-        agent="a",
-        index=0,
-        state=RolloutState.DONE,
-        attempt=1,
-        reward=1.0,
-        trajectory=trajectory,
-        stages=stages,
-        created_at=CREATED,
-    )
-    return TracedRollout(rollout.model_copy(update=fields), GROUP, "m", CREATED + 100)
+    given = {"attempt": 1, "reward": 1.0, "trajectory": trajectory, "stages": stages} | fields
+    rollout = builders.rollout("g.0", created_at=CREATED, **given)
+    return TracedRollout(rollout, GROUP, "m", CREATED + 100)
 
 
 def visit(stage: Stage, started_at: float, took_s: float, attempt: int = 1) -> StageTime:
@@ -199,18 +169,6 @@ def test_a_share_of_groups_is_traced(share: float) -> None:
 )
 def test_traceparents_are_read_as_the_standard_says(header: str | None, read: str | None) -> None:
     assert read_traceparent(header) == read
-
-
-def test_a_groups_parent_is_that_of_its_traceparent() -> None:
-    group = GROUP.model_copy(update={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"})
-    parent = parent_of(group)
-    assert parent is not None
-    assert (f"{parent.trace:x}", f"{parent.span:x}") == ("a" * 32, "b" * 16)
-    assert root_of(group, 0, CREATED).trace == parent.trace
-    untraced = Group.model_validate_json(GROUP.model_dump_json())
-    assert "traceparent" not in GROUP.model_dump_json()
-    assert group.is_same_as(untraced)
-    assert not group.is_same_as(untraced.model_copy(update={"n": 5}))
 
 
 # --- trouble ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import Rollout, RolloutState, Stage
 from prorl_service.testing import StubEngine
 from prorl_service.traces.spans import is_traced
+from tests.parts import trajectory_of
 from tests.server.application import finished, group, until
 from tests.traces.agents import ERRORS, telling
 from tests.traces.collector import Collector, Received
@@ -57,14 +58,12 @@ async def test_a_rollout_is_a_tree_of_stages_and_calls(
     assert collector.resource["service.name"] == "prorl"
     assert collector.resource["service.version"] == __version__
     assert collector.resource["prorl.run.name"] == (await client.status()).run
+    assert_attributes_of_the_conventions(rollout, collector, engine)
 
 
-async def test_spans_have_the_attributes_of_the_conventions(
-    client: AsyncRolloutClient, collector: Collector, engine: StubEngine
+def assert_attributes_of_the_conventions(
+    rollout: Rollout, collector: Collector, engine: StubEngine
 ) -> None:
-    (rollout,) = await finished(client, group())
-    await received(collector, 1)
-    assert rollout.trajectory is not None
     (root,) = collector.roots()
     assert root.attributes.items() >= {
         ("gen_ai.operation.name", "invoke_agent"),
@@ -86,8 +85,8 @@ async def test_spans_have_the_attributes_of_the_conventions(
         {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": rollout.reward},
     )
     calls = collector.below(collector.below(root)[1])
-    segment = rollout.trajectory.segments[0]
-    for chat, turn in zip([calls[0], calls[2]], rollout.trajectory.turns, strict=True):
+    segment = trajectory_of(rollout).segments[0]
+    for chat, turn in zip([calls[0], calls[2]], trajectory_of(rollout).turns, strict=True):
         expected = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": "prorl",
@@ -242,8 +241,7 @@ async def test_hostile_content_is_exported_as_bounded_text_if_enabled(
 
 def assert_shows_no_tokens(rollout: Rollout, spans: list[Received]) -> None:
     """No list is longer than one reason, no number a logprob."""
-    assert rollout.trajectory is not None
-    logprobs = {one for one in rollout.trajectory.segments[0].logprobs if one}
+    logprobs = {one for one in trajectory_of(rollout).segments[0].logprobs if one}
     values = [value for one in spans for value in one.attributes.values()]
     assert all(len(value) == 1 for value in values if isinstance(value, list))
     assert not logprobs & {value for value in values if isinstance(value, float)}

@@ -21,7 +21,8 @@ from prorl_trl.convert import GroupMaker
 from prorl_trl.represented import NotRepresented
 from tests.trl.async_training import AsyncTrainings, is_idle, own_service, run_on_cpu, until
 from tests.trl.base_model import END_OF_TURN, with_split_eos
-from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, dataset, logged
+from tests.trl.conftest import started
+from tests.trl.training import TWO_TURNS, dataset, logged
 
 pytestmark = pytest.mark.processes
 
@@ -122,15 +123,12 @@ def test_a_base_model_is_trained_on_rollouts_that_its_template_ends(
     train: AsyncTrainings, policy: Path, tmp_path: Path
 ) -> None:
     """Some rollouts end on its template's token, some say that they finished after a cut turn."""
-    model, log = with_split_eos(policy, tmp_path / "base"), tmp_path / "service.log"
+    model = with_split_eos(policy, tmp_path / "base")
     tokenizer = AutoTokenizer.from_pretrained(model)
-    with (
-        local.engine(model, log=tmp_path / "engine.log") as engine,
-        local.service([engine.url], log=log, options=SERVICE_OPTIONS) as service,
-    ):
+    with started(model, tmp_path) as url:
         trainer = train(
             train.config(max_steps=1),
-            url=service.url,
+            url=url,
             policy=model,
             agent="hasty",
             tokenizer=tokenizer,

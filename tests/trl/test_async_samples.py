@@ -62,17 +62,6 @@ def test_rewards_that_differ_only_by_rounding_are_different() -> None:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def test_samples_have_tokens_and_logprobs_as_sampled() -> None:
-    good, bad = make_samples(make_rollout(reward=1.0), make_rollout(reward=0.0))
-    assert good["input_ids"].tolist() == [7, 8, 10, 11, 2]
-    assert good["completion_mask"].tolist() == [0, 0, 1, 0, 1]
-    assert good["old_log_probs"].tolist() == [0, 0, -0.5, 0, -0.5]
-    assert (good["advantage"], bad["advantage"]) == pytest.approx((1, -1))
-    assert (good["model_version"], good["group_id"]) == (5, 7)
-    assert good["metrics"] == {"reward": 1.0, "reward_std": 0.5}
-    assert good["prompt"] == QUESTION
-
-
 def test_every_segment_is_a_sample_with_the_advantage_of_its_rollout() -> None:
     compacted = make_rollout(
         make_segment([1, 1], last=9, version=3), make_segment([1, 0, 1], version=4), reward=1.0

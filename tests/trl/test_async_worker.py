@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from prorl_service import local, neighbours
 from prorl_service.client import RolloutClient, ServiceCallError, policy
 from prorl_service.neighbours import UntestedRelease
-from prorl_service.schemas import Group, RolloutState, Sampling
+from prorl_service.schemas import Group, RolloutState
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, async_rollouts
 from prorl_trl.async_rollouts import (
@@ -198,11 +198,6 @@ def test_another_tokenizer_of_the_same_size_is_refused(
     worker = train.worker(tokenizer=tokenizer)
     with pytest.raises(ValueError, match=r"tokenizer .*other.* is not that of"), started(worker):
         pass
-
-
-def test_another_temperature_than_the_trainers_is_refused(idle: AsyncTrainings) -> None:
-    with pytest.raises(ValueError, match=r"=1\.0, AsyncGRPOConfig\.temperature has 0\.7"):
-        idle.worker(idle.config(temperature=0.7), sampling=Sampling(temperature=1))
 
 
 def test_a_config_of_another_trainer_is_refused(idle: AsyncTrainings) -> None:

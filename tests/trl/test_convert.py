@@ -1,6 +1,5 @@
 """The pure half of the plug-in, without TRL."""
 
-import json
 from typing import Any
 
 import pytest
@@ -54,6 +53,12 @@ def make_rollout(*segments: Segment, **fields: Any) -> Rollout:
     }
     parts = segments or [make_segment([1, 0, 1])]
     return builders.rollout("r.0", *parts, turns=2, **(own | fields))
+
+
+def of_kind(kind: SegmentKind, *, is_trained: bool, mask: list[int] | None = None) -> Segment:
+    segment = make_segment(mask or [1, 0, 1])
+    segment.kind, segment.is_trained = kind, is_trained
+    return segment
 
 
 def make_row(
@@ -147,13 +152,6 @@ def test_a_failed_rollout_is_one_token_without_weight_or_reward() -> None:
     assert row.failure == error
 
 
-def test_a_cancelled_rollout_is_a_retryable_failure() -> None:
-    failure = make_row(make_rollout(state=RolloutState.CANCELLED, reward=None)).failure
-    assert failure is not None
-    assert failure.retryable
-    assert "cancelled" in failure.message
-
-
 def test_an_overlong_rollout_leaves_the_loss_but_keeps_its_reward() -> None:
     rollout = make_rollout(make_segment([1, 1], last=9), finish_reason=FinishReason.LENGTH)
     masked, kept = make_row(rollout, overlong="mask"), make_row(rollout, overlong="keep")
@@ -225,6 +223,7 @@ def test_a_cut_off_rollout_leaves_the_loss_whichever_segment_is_trained_on() -> 
     ("rollout", "message"),
     [
         (make_rollout(make_segment([0, 0])), "no sampled token"),
+        (make_rollout(of_kind("auxiliary", is_trained=False)), "no sampled token"),
         (make_rollout(reward=None), "no reward"),
     ],
 )
@@ -300,17 +299,6 @@ def test_the_summary_counts_reasons_and_says_what_to_do() -> None:
     )
 
 
-def test_the_payload_is_text_so_that_datasets_keep_it() -> None:
-    payload = with_task(QUESTION, task_id="t", agent="a", data={"x": [1]})[-1]["prorl"]
-    assert json.loads(payload)["data"] == {"x": [1]}
-
-
-def of_kind(kind: SegmentKind, *, is_trained: bool, mask: list[int] | None = None) -> Segment:
-    segment = make_segment(mask or [1, 0, 1])
-    segment.kind, segment.is_trained = kind, is_trained
-    return segment
-
-
 def test_segments_that_are_not_trained_on_are_not_there_for_the_trainer() -> None:
     title = of_kind("auxiliary", is_trained=False, mask=[1] * 9)
     own = of_kind("main", is_trained=True)
@@ -318,10 +306,3 @@ def test_segments_that_are_not_trained_on_are_not_there_for_the_trainer() -> Non
     assert row.failure is None
     assert row.completion_ids == own.response_ids
     assert row.left_out_tokens == 9
-
-
-def test_a_rollout_of_titles_alone_is_unusable() -> None:
-    rollout = make_rollout(of_kind("auxiliary", is_trained=False))
-    failure = make_row(rollout).failure
-    assert failure is not None
-    assert "no sampled token" in failure.message

@@ -15,13 +15,7 @@ from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_trl import calls, checks
 from prorl_trl.draws import prompts_without_end
 from tests.trl.conftest import RestartedService
-from tests.trl.training import (
-    ALL_FAIL,
-    Trainings,
-    dataset,
-    logged,
-    worst,
-)
+from tests.trl.training import ALL_FAIL, Trainings, dataset, logged, worst
 
 pytestmark = pytest.mark.processes
 

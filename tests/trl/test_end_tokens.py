@@ -8,11 +8,11 @@ import trl
 from packaging.version import Version
 from transformers import AutoTokenizer
 
-from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import FinishReason, Rollout, Sampling
 from tests.trl.base_model import END_OF_TEXT, END_OF_TURN, with_split_eos
-from tests.trl.training import SERVICE_OPTIONS, Trainings, logged
+from tests.trl.conftest import started
+from tests.trl.training import Trainings, logged
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -31,12 +31,8 @@ def base_model(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base_url(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    logs = tmp_path_factory.mktemp("logs")
-    with (
-        local.engine(base_model, log=logs / "engine.log") as engine,
-        local.service([engine.url], log=logs / "service.log", options=SERVICE_OPTIONS) as service,
-    ):
-        yield service.url
+    with started(base_model, tmp_path_factory.mktemp("logs")) as url:
+        yield url
 
 
 def last_ids(rollouts: list[Rollout]) -> list[int]:

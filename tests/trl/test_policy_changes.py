@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from peft import LoraConfig
 from transformers import TrainerCallback
 
-from prorl_service.client import RolloutClient
 from prorl_trl.fingerprint import fingerprint
 from tests.trl.training import Trainings, pushed, worst
 
@@ -88,17 +87,6 @@ def test_training_again_from_an_earlier_step_is_on_policy(train: Trainings, tmp_
     before = pushed(trainer)
     trainer.evaluate()
     assert pushed(trainer) == before
-
-
-@pytest.mark.processes
-def test_equal_weights_are_pushed_once(train: Trainings, service_url: str) -> None:
-    options = {"num_generations_eval": 2, "per_device_eval_batch_size": 2, "learning_rate": 0.0}
-    trainer = train.trainer(options=options)
-    trainer.evaluate()
-    trainer.train()
-    assert len(pushed(trainer)) == 1
-    with RolloutClient(service_url) as client:
-        assert client.status().policy_version is not None
 
 
 LAYERS: list[Callable[[], torch.nn.Module]] = [

@@ -21,13 +21,7 @@ from prorl_service.schemas import Sampling
 from prorl_trl import ProRLRollout
 from prorl_trl.pushes import Pushes
 from prorl_trl.represented import NotRepresented, Representation
-from tests.trl.training import (
-    SERVICE_OPTIONS,
-    TWO_TURNS,
-    Trainings,
-    logged,
-    make_trainer,
-)
+from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, Trainings, logged, make_trainer
 
 pytestmark = pytest.mark.processes
 Dict = dict[str, Any]

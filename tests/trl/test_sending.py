@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client import RolloutClient
 from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.schemas import (
     BackendSpec,
@@ -126,9 +126,3 @@ async def test_files_that_are_no_longer_needed_are_removed(
         await asyncio.to_thread(send_once, Client, url)
     files = await asyncio.to_thread(lambda: list(tmp_path.rglob("weights-*")))
     assert len(files) == 1
-
-
-async def test_refused_weights_are_an_error(engine: StubEngine, url: str) -> None:
-    engine.refuses_weights = True
-    with pytest.raises(ServiceCallError):
-        await asyncio.to_thread(send_once, Client, url)

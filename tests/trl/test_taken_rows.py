@@ -8,9 +8,7 @@ import torch
 from trl import GRPOTrainer
 
 from prorl_service.client.off_policy import PolicyDiffers
-from tests.trl.training import (
-    Trainings,
-)
+from tests.trl.training import Trainings
 
 pytestmark = pytest.mark.processes
 Dict = dict[str, Any]

@@ -1,7 +1,5 @@
 """Base models, whose end-of-text token is not the token that ends a turn in their chat template."""
 
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,32 +14,20 @@ from prorl_service.schemas import FinishReason, Group, Message, Rollout, Samplin
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
 from prorl_verl.rows import checked, rows_of
+from tests.trl.base_model import END_OF_TEXT, END_OF_TURN, with_split_eos
 from tests.verl.counting_server import client_of, counting
 from tests.verl.test_lent_engines import KEY
 
 OPTIONS = ["--sandbox", "process", "--agent", "tests.verl.turns_agent:OneTurnAgent"]
-TEXT_END, TURN_END = "<|endoftext|>", "<|im_end|>"
 SAID = 5
 """Tokens of the answer before its end."""
 
 
 @pytest.fixture(scope="module")
 def base_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the tiny model with another token as its only EOS in every file."""
-    target = tmp_path_factory.mktemp("base") / "model"
-    shutil.copytree(tiny_model, target)
-    tokenizer = AutoTokenizer.from_pretrained(target)
-    end_id = tokenizer.convert_tokens_to_ids(TEXT_END)
-    values = {"config.json": end_id, "generation_config.json": end_id}
-    for name, eos in values.items():
-        edit(target / name, eos_token_id=eos)
-    edit(target / "tokenizer_config.json", eos_token=TEXT_END)
-    assert AutoTokenizer.from_pretrained(target).eos_token == TEXT_END
-    return target
-
-
-def edit(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+    model = with_split_eos(tiny_model, tmp_path_factory.mktemp("base") / "model")
+    assert AutoTokenizer.from_pretrained(model).eos_token == END_OF_TEXT
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +37,7 @@ def server() -> Iterator[tuple[Any, Engines]]:
 
 
 @pytest.mark.parametrize("room", [SAID + 1, SAID + 9], ids=["the last token", "room is left"])
-@pytest.mark.parametrize("end", [TURN_END, TEXT_END])
+@pytest.mark.parametrize("end", [END_OF_TURN, END_OF_TEXT])
 async def test_an_answer_that_ends_is_whole_and_trained_on(
     server: tuple[Any, Engines], base_model: Path, tmp_path: Path, end: str, room: int
 ) -> None:
@@ -66,7 +52,7 @@ async def test_an_answer_that_ends_is_whole_and_trained_on(
 async def test_an_answer_without_its_end_is_cut_off(
     server: tuple[Any, Engines], base_model: Path, tmp_path: Path
 ) -> None:
-    rollout = await answer_of(server, base_model, tmp_path, end=TURN_END, room=SAID)
+    rollout = await answer_of(server, base_model, tmp_path, end=END_OF_TURN, room=SAID)
     (row,) = rows_of(rollout, max_response_tokens=99)
     assert (len(row.response_ids), row.metrics["cut_off"]) == (SAID, 1)
 
@@ -77,7 +63,7 @@ async def answer_of(
     """Returns a rollout whose answer of `SAID` tokens and `end` may have `room` tokens."""
     actor, engines = server
     tokenizer = AutoTokenizer.from_pretrained(model)
-    end_id, eos_id = tokenizer.convert_tokens_to_ids([end, TEXT_END])
+    end_id, eos_id = tokenizer.convert_tokens_to_ids([end, END_OF_TEXT])
     words = tokenizer.encode("a b c d e f g h", add_special_tokens=False)[:SAID]
     await actor.set.remote(says=[*words, end_id, *words], eos_id=eos_id)
     gateway = Gateway(engines, model="m", root=str(model), max_model_len=256, api_key=KEY)

@@ -75,6 +75,11 @@ async def generate(backend: Backend, session_id: str = "s", **changes: Any) -> G
     return await backend.generate(replace(call, **changes))
 
 
+async def have_all(servers: list[Any], **values: Any) -> None:
+    for server in servers:
+        await server.set.remote(**values)
+
+
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(30):
         while not await condition():  # noqa: ASYNC110 - another process
@@ -87,8 +92,7 @@ async def total(servers: list[Any], name: str) -> int:
 
 
 async def test_ids_and_logprobs_pass_through(backend: Backend, servers: list[Any]) -> None:
-    for server in servers:
-        await server.set.remote(version=7)
+    await have_all(servers, version=7)
     generation = await generate(backend)
     assert generation.token_ids == [103, 104, 105, 106, 107]
     assert generation.logprobs == [-0.25] * 5
@@ -129,8 +133,7 @@ async def test_a_session_stays_with_its_engine(backend: Backend, servers: list[A
 async def test_a_call_continues_with_new_weights_and_reports_their_versions(
     backend: Backend, servers: list[Any]
 ) -> None:
-    for server in servers:
-        await server.set.remote(version=1, is_slow=True)
+    await have_all(servers, version=1, is_slow=True)
     call = asyncio.create_task(generate(backend))
     await until(lambda: _is(servers, "running", 1))
     for server in servers:
@@ -146,8 +149,7 @@ async def test_calls_of_an_engine_that_leaves_go_to_another(
     backend: Backend, servers: list[Any], cluster: tuple[list[Any], Any]
 ) -> None:
     """The engine may turn calls away before the router knows that it has left."""
-    for server in servers:
-        await server.set.remote(version=1, has_left=True)
+    await have_all(servers, version=1, has_left=True)
     call = asyncio.create_task(generate(backend))
     await until(lambda: _is_above(servers, "prompts", 1))
     (left,) = [one for one in servers if (await one.seen.remote())["prompts"]]
@@ -176,8 +178,7 @@ async def test_calls_wait_while_all_engines_are_away(
 async def test_a_client_that_goes_away_cancels_its_call(
     backend: Backend, servers: list[Any]
 ) -> None:
-    for server in servers:
-        await server.set.remote(is_slow=True)
+    await have_all(servers, is_slow=True)
     call = asyncio.create_task(generate(backend))
     await until(lambda: _is(servers, "running", 1))
     call.cancel()
@@ -188,8 +189,7 @@ async def test_a_client_that_goes_away_cancels_its_call(
 async def test_closed_engines_sample_nothing_and_give_calls_back(
     backend: Backend, engines: Engines, servers: list[Any]
 ) -> None:
-    for server in servers:
-        await server.set.remote(is_slow=True)
+    await have_all(servers, is_slow=True)
     calls = [asyncio.create_task(generate(backend, f"s{index}")) for index in range(3)]
     await until(lambda: _is(servers, "running", 3))
     await engines.close()
@@ -197,8 +197,7 @@ async def test_closed_engines_sample_nothing_and_give_calls_back(
     info = await backend.describe()
     assert info.is_paused
     assert info.is_lent
-    for server in servers:
-        await server.set.remote(version=1, is_slow=False)
+    await have_all(servers, version=1, is_slow=False)
     for call in (*calls, asyncio.create_task(generate(backend, "late"))):
         with pytest.raises(BackendLent):
             await call
@@ -213,8 +212,7 @@ async def test_engines_are_lent_until_an_aborted_call_can_continue(
 ) -> None:
     news: list[bool] = []
     engines.on_change = lambda: news.append(engines.is_lent)
-    for server in servers:
-        await server.set.remote(version=1, is_slow=True)
+    await have_all(servers, version=1, is_slow=True)
     call = asyncio.create_task(generate(backend))
     await until(lambda: _is(servers, "running", 1))
     for server in servers:
@@ -222,8 +220,7 @@ async def test_engines_are_lent_until_an_aborted_call_can_continue(
         await server.set.remote(has_left=True)
     await until(lambda: _is_above(servers, "prompts", 2))
     assert (await backend.describe()).is_lent
-    for server in servers:
-        await server.set.remote(has_left=False)
+    await have_all(servers, has_left=False)
     assert (await call).policy_versions == [1, 1, 2, 2, 2]
     assert not (await backend.describe()).is_lent
     assert news == [True, False]

@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 from prorl_service.client.trainable import SoftPunishment, failure_of
 from prorl_service.schemas import (
     NOT_SAMPLED,
-    Blame,
-    ErrorInfo,
     FinishReason,
     Rollout,
-    RolloutState,
     Segment,
     SegmentKind,
     Turn,
@@ -98,18 +95,6 @@ def test_punishment_is_in_the_reward_but_not_in_acc() -> None:
     assert row.metrics == {"acc": 1.0, "overlong_penalty": -1.0, "cut_off": 1.0}
 
 
-def test_a_failed_rollout_has_a_reason_and_no_row() -> None:
-    error = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="gone")
-    failed = rollout_of([segment([1])], state=RolloutState.FAILED, error=error, reward=None)
-    cancelled = rollout_of([segment([1])], state=RolloutState.CANCELLED, reward=None)
-    nothing = rollout_of([segment([0, 0])])
-    for rollout in (failed, cancelled, nothing):
-        assert rows_of(rollout, max_response_tokens=9) == []
-        assert failure_of(rollout) is not None
-    assert failure_of(failed) == error
-    assert failure_of(rollout_of([segment([1])])) is None
-
-
 def test_only_segments_that_are_trained_on_are_rows_and_the_agents_own_come_last() -> None:
     kinds: list[SegmentKind] = ["main", "auxiliary", "subagent"]
     parts = [segment_of(kind, number) for number, kind in enumerate(kinds)]
@@ -122,9 +107,7 @@ def segment_of(kind: SegmentKind, number: int) -> Segment:
 
 
 def turn_of(backend: str) -> Turn:
-    return Turn(
-        segment=0, start=0, stop=1, text="", finish_reason="stop", model_s=0.0, backend=backend
-    )
+    return builders.turn(backend=backend)
 
 
 @given(

@@ -32,8 +32,10 @@ def sealed(content: bytes, row_id: int) -> bytes:
     return content + _seal(content, row_id)
 
 
-def opened(stored: bytes, row_id: int) -> bytes:
+def opened(stored: object, row_id: int) -> bytes:
     """Returns the content. Raises `ResultLost` if it is not what was sealed for this row."""
+    if not isinstance(stored, bytes):  # a damaged page may hold any type
+        raise ResultLost.of("it is not bytes")
     content, seal = stored[:-_LENGTH], stored[-_LENGTH:]
     if seal == _seal(content, row_id):
         return content

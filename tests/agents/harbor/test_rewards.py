@@ -41,6 +41,8 @@ def test_the_text_counts_only_if_the_json_holds_no_rewards(
         (b'{"status": "pass"}', None, "'status' is no finite number"),
         (b'{"status": "pass"}', b"pass", "'status' is no finite number"),
         (None, b"pass", "reward.txt holds no number"),
+        (None, b"nan", "no finite number"),
+        (b"[1]", None, "no object of rewards"),
     ],
 )
 def test_the_first_file_is_named_if_no_file_is_right(

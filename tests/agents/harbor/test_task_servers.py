@@ -13,6 +13,7 @@ from prorl_service.schemas import Blame
 from prorl_service.testing import play
 from prorl_service.testing.replies import call
 from tests.agents.harbor.directories import LIMITS, directory, played
+from tests.parts import error_of
 
 pytestmark = pytest.mark.processes
 
@@ -51,23 +52,20 @@ async def test_a_command_that_is_no_server_fails_the_task(
     tmp_path: Path, script: str, said: str
 ) -> None:
     ended = await played(directory(tmp_path, toml=toml(script)))
-    assert ended.rollout.error is not None
-    assert ended.rollout.error.blame is Blame.TASK
-    assert "MCP server 'notes' of the task" in ended.rollout.error.message
-    assert said in ended.rollout.error.message
+    assert error_of(ended.rollout).blame is Blame.TASK
+    assert "MCP server 'notes' of the task" in error_of(ended.rollout).message
+    assert said in error_of(ended.rollout).message
 
 
 async def test_a_tool_with_a_name_of_the_agents_own_is_refused(tmp_path: Path) -> None:
     ended = await played(directory(tmp_path, toml=toml(name="bash")))
-    assert ended.rollout.error is not None
-    assert "several tools have the same name: bash" in ended.rollout.error.message
+    assert "several tools have the same name: bash" in error_of(ended.rollout).message
 
 
 async def test_a_harness_does_not_run_a_task_with_servers(tmp_path: Path) -> None:
     task = with_harness(directory(tmp_path, toml=toml()).task(), "pi")
     ended = await play(AgentRegistry()["harness"], task, ["Done."], limits=LIMITS)
-    assert ended.rollout.error is not None
-    assert "harnesses cannot use the task's MCP servers" in ended.rollout.error.message
+    assert "harnesses cannot use the task's MCP servers" in error_of(ended.rollout).message
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from prorl_service.agents.nemo_gym.response import Step, response
-from prorl_service.schemas import ToolCallRecord, Turn
+from prorl_service.schemas import ToolCallRecord
 from prorl_service.schemas.rollouts import StopReason
 from prorl_service.tokens.formats import Reply
+from tests import builders
 from tests.agents.nemo_gym import gym_servers
 
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
@@ -21,17 +22,8 @@ def step(
     stop: StopReason = "stop",
 ) -> Step:
     records = [ToolCallRecord(name=name, arguments={"n": 1}, output=f"{name}!") for name in calls]
-    turn = Turn(
-        segment=0,
-        start=0,
-        stop=7,
-        text="",
-        finish_reason=stop,
-        tool_calls=records,
-        model_s=0.0,
-        cached_tokens=2,
-        backend="b",
-        started_at=12.5,
+    turn = builders.turn(
+        stop=7, finish_reason=stop, tool_calls=records, cached_tokens=2, started_at=12.5
     )
     return Step(turn, Reply(content, reasoning), prompt_tokens=10)
 

@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -10,3 +11,11 @@ from tests.sandbox.sandboxes import ISOLATED, new_provider
 async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
     async with new_provider(request.param) as provider:
         yield provider
+
+
+@pytest.fixture
+def store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Directory in which this test alone installs harnesses."""
+    path = tmp_path / "harnesses"
+    monkeypatch.setenv("PRORL_HARNESSES", str(path))
+    return path

@@ -27,6 +27,7 @@ from tests.gateway.harnesses.scripts import (
     report,
     work,
 )
+from tests.parts import error_of
 from tests.sandbox.sandboxes import processes_with
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -154,9 +155,8 @@ async def test_a_program_that_never_asks_is_an_error_with_its_output(
 ) -> None:
     command: list[JsonValue] = ["sh", "-c", "echo out of order; exit 3"]
     run = await played(None, [], isolating, command=command)
-    assert run.rollout.error is not None
     message = "sh ended with code 3 and never asked the policy: out of order"
-    assert message in run.rollout.error.message
+    assert message in error_of(run.rollout).message
 
 
 @pytest.mark.parametrize("sdk", ["openai", "openai_agents", "pydantic_ai", "anthropic"])
@@ -214,9 +214,8 @@ create(**asked)
 """
     task = with_program(math_task(isolating), program)
     run = await play(AgentRegistry()["harness"], task, ["Wrong."], sandboxes=isolating)
-    assert run.rollout.error is not None
-    assert run.rollout.error.blame is Blame.AGENT
-    assert all(one in run.rollout.error.message for one in said)
+    assert error_of(run.rollout).blame is Blame.AGENT
+    assert all(one in error_of(run.rollout).message for one in said)
 
 
 @pytest.mark.parametrize("is_cut", [False, True])

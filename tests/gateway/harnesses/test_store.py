@@ -26,12 +26,6 @@ def put(name: str, version: str, *, python: str | None = None) -> Path:
     return tree
 
 
-def test_variants_share_the_tree_of_their_preset(directory: Path) -> None:
-    tree = put("pi", preset.version_of("pi"))
-    assert store.find("pi").path == store.find("pi_messages").path == tree
-    assert store.find("pi_responses").name == "pi"
-
-
 def test_a_task_may_name_another_version(directory: Path) -> None:
     put("pi", preset.version_of("pi"))
     other = put("pi", "9.9.9")

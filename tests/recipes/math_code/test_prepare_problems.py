@@ -181,6 +181,8 @@ async def test_a_version_of_livecodebench_is_a_subset_of_its_files(tmp_path: Pat
     assert questions(tmp_path) == ["test3"]
     with pytest.raises(ProRLError, match=r"v6 needs files that are missing: test6\.jsonl"):
         await prepare(options(tmp_path, directory, dataset="livecodebench"))
+    with pytest.raises(ProRLError, match="split: there is no 'test', only v1"):
+        await prepare(options(tmp_path, directory, dataset="livecodebench", split="test"))
 
 
 async def test_an_id_from_a_data_set_is_used_once(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from prorl_service.agents.code.agent import CodeAgent
 from prorl_service.agents.code.data import CodeTests
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.errors import ProRLError
 from prorl_service.rewards.code.grade import Case
 from recipes.common.data.fields import Row, RowError
-from recipes.math_code.data.catalogue import DATA_SETS, LIVECODEBENCH, convert
+from recipes.math_code.data.catalogue import DATA_SETS, convert
 from recipes.math_code.rows import CodeProblem, MathProblem, Problem, StemProblem
 from tests.recipes.math_code import published_problems as published
 from tests.recipes.math_code.published_problems import Fields
@@ -91,12 +90,6 @@ def test_messages_may_be_json_text() -> None:
     assert mathematics("dapo_math_17k", row).question == "Find $6 \\cdot 7$."
 
 
-def test_each_part_of_eurus_skips_rows_of_the_other() -> None:
-    code = Row(published.eurus_code(), "row 1")
-    assert convert(DATA_SETS["eurus_math"], code) is None
-    assert convert(DATA_SETS["eurus_code"], Row(published.eurus_math(), "row 1")) is None
-
-
 def test_answers_from_test_sets_are_plain() -> None:
     assert mathematics("aime24", published.aime24()).answer == "204"
     assert mathematics("aime24", published.aime24(solution="33")).answer == "33"
@@ -147,17 +140,6 @@ def test_livecodebench_functions_come_with_their_starter_code() -> None:
     assert problem.question.startswith("Print the sum.\n\n")
     assert "    def add(self, a: int, b: List[int]) -> int:\n```" in problem.question
     assert "`add`" in CodeAgent(problem.task({})).prompt().messages[0].content
-
-
-def test_a_version_of_livecodebench_selects_its_files() -> None:
-    data_set = DATA_SETS["livecodebench"]
-    assert data_set.files("v6") == ("test6.jsonl",)
-    assert data_set.files("release_v2") == ("test.jsonl", "test2.jsonl")
-    assert data_set.files("release_v6") == LIVECODEBENCH
-    assert len(LIVECODEBENCH) == 6
-    with pytest.raises(ProRLError, match="split: there is no 'test', only v1"):
-        data_set.files("test")
-    assert DATA_SETS["aime24"].files("test") == ()
 
 
 class Hostile:

@@ -9,10 +9,8 @@ import pytest
 from prorl_service import local
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.errors import TaskError
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.rewards.swe.grade import SweReport
-from prorl_service.sandbox.archives import load_archive
 from prorl_service.schemas import (
     BackendSpec,
     Blame,
@@ -29,6 +27,7 @@ from recipes.swebench import oracle_policy
 from recipes.swebench.oracle_policy import SUBMIT, Step, bash, edits, script
 from recipes.swebench.report import of_rollout
 from recipes.swebench.rows import SweInstance
+from tests.parts import error_of, report_of, trajectory_of
 from tests.recipes.swebench.instances import checkout, instance, instances
 from tests.sandbox.images.debian import debian_image
 from tests.server.application import Settings, finished, serving
@@ -54,17 +53,15 @@ async def rolled_out(
 
 def check_oracle(rollout: Rollout, row: SweInstance) -> None:
     assert rollout.state is RolloutState.DONE, rollout.error
-    assert rollout.trajectory is not None
-    assert rollout.trajectory.finish_reason is FinishReason.FINISHED
-    calls = [call for turn in rollout.trajectory.turns for call in turn.tool_calls]
+    assert trajectory_of(rollout).finish_reason is FinishReason.FINISHED
+    calls = [call for turn in trajectory_of(rollout).turns for call in turn.tool_calls]
     assert [(call.name, call.arguments) for call in calls] == oracle_policy.steps(row)
     assert not [call for call in calls if call.is_error]
     assert re.fullmatch(r"\w{7,} .*base", calls[0].output)
     tree = checkout(row.instance_id).path  # two releases lack the tests of the next
     has_tests = all((tree / file).exists() for file in row.environment.test_files)
     assert ("passed" in calls[-2].output) == has_tests, calls[-2].output
-    assert rollout.report is not None
-    report = SweReport.model_validate(rollout.report)
+    report = SweReport.model_validate(report_of(rollout))
     assert report.resolved, report.summary
     assert rollout.reward == 1.0
     assert rollout.reward_components["fail_to_pass"] == 1.0
@@ -101,10 +98,8 @@ async def test_a_tiny_model_earns_an_honest_0(tmp_path: Path) -> None:
     for rollout in rollouts:
         assert rollout.state is RolloutState.DONE, rollout.error
         assert rollout.reward == 0.0
-        assert rollout.trajectory is not None
-        assert all(segment.loss_mask for segment in rollout.trajectory.segments)
-        assert rollout.report is not None
-        assert rollout.report["outcome"] == "empty_patch"
+        assert all(segment.loss_mask for segment in trajectory_of(rollout).segments)
+        assert report_of(rollout)["outcome"] == "empty_patch"
         assert of_rollout(rollout).startswith("# texttable-1.6.4: empty_patch\n")
 
 
@@ -120,8 +115,7 @@ async def test_a_fix_counts_when_turns_run_out_and_git_is_in_disorder(tiny_model
     disorder = "git() { echo no; }; git config diff.noprefix true; touch .git/index.lock; cd /"
     steps = [*edits(row), bash(disorder)]
     rollout = await rolled_out(row, steps, tiny_model)
-    assert rollout.trajectory is not None
-    assert rollout.trajectory.finish_reason is FinishReason.MAX_TURNS
+    assert trajectory_of(rollout).finish_reason is FinishReason.MAX_TURNS
     assert rollout.reward == 1.0
 
 
@@ -147,9 +141,8 @@ async def test_the_eval_timeout_must_exceed_the_test_timeout(tiny_model: Path) -
     row = instance("tomlkit-0.13.1")
     timeout_s = row.environment.test_timeout_s
     rollout = await rolled_out(row, [SUBMIT], tiny_model, eval_timeout_s=timeout_s)
-    assert rollout.error is not None
-    assert (rollout.error.blame, rollout.error.stage) == (Blame.TASK, Stage.INIT)
-    assert "eval_timeout_s" in rollout.error.hint
+    assert (error_of(rollout).blame, error_of(rollout).stage) == (Blame.TASK, Stage.INIT)
+    assert "eval_timeout_s" in error_of(rollout).hint
 
 
 async def test_the_answer_is_absent_from_the_models_sandbox(tiny_model: Path) -> None:
@@ -159,8 +152,7 @@ async def test_the_answer_is_absent_from_the_models_sandbox(tiny_model: Path) ->
     looks = [bash(f"grep -rIl {name} {everywhere} | wc -l") for name in names]
     refs = bash("[ ! -e .git/logs ] && git remote && git tag && git for-each-ref | wc -l")
     rollout = await rolled_out(row, [*looks, refs, SUBMIT], tiny_model)
-    assert rollout.trajectory is not None
-    outputs = [call.output for turn in rollout.trajectory.turns for call in turn.tool_calls]
+    outputs = [call.output for turn in trajectory_of(rollout).turns for call in turn.tool_calls]
     assert outputs[: len(looks)] == ["0"] * len(looks)
     assert outputs[len(looks)] == "1"
     prompt = "".join(message.content for message in SweAgent(row.task()).prompt().messages)
@@ -175,8 +167,3 @@ def test_a_task_cannot_name_a_file_on_the_host(path: str) -> None:
     environment["archive"] = path
     with pytest.raises(ValueError, match="archive"):
         SweAgent(task)
-
-
-def test_a_missing_archive_is_reported() -> None:
-    with pytest.raises(TaskError, match="not in this service's cache"):
-        load_archive(f"sha256:{'0' * 64}")

@@ -7,7 +7,7 @@ import pytest
 
 from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.patches import NOTHING
-from tests.recipes.swebench.cheats import GENERAL, OFFLINE, SELECTORS, TURN_REPORTS
+from tests.recipes.swebench.cheats import GENERAL, OFFLINE, SELECTORS, TURN_REPORTS, Cheat
 from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
 
 pytestmark = pytest.mark.processes
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.processes
 IDS = ("tomlkit-0.13.1", "mako-1.3.5")
 """Instances with test functions and with unittest cases."""
 
+WITHOUT_THE_GRADER = GENERAL | SELECTORS
 ONLY_BY_CANARIES = {"source: swallow", "source: replace tests", "source: rewrite results at exit"}
 ONLY_BY_CANARIES |= {name for name in OFFLINE if "forge records" in name}
 TELL_NOTHING = {"source: expect failures", "source: kill all", "source: rewrite results afterwards"}
@@ -40,23 +41,12 @@ async def _does_not_resolve(name: str, instance_id: str) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", GENERAL)
-@pytest.mark.sampled(4)
-async def test_a_general_cheat_does_not_resolve(name: str) -> None:
+@pytest.mark.parametrize("cheat", WITHOUT_THE_GRADER.values(), ids=WITHOUT_THE_GRADER)
+@pytest.mark.sampled(8)
+async def test_a_cheat_that_does_not_know_the_grader_does_not_resolve(cheat: Cheat) -> None:
     rows = [instance(instance_id) for instance_id in IDS]
-    patches = [patch_of(row.instance_id, {**GENERAL[name](row), **NOTHING}) for row in rows]
+    patches = [patch_of(row.instance_id, {**cheat(row), **NOTHING}) for row in rows]
     for report in await asyncio.gather(*map(graded, rows, patches)):
-        assert not report.resolved, report.summary
-        assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", SELECTORS)
-@pytest.mark.sampled(4)
-async def test_a_choice_of_failures_to_swallow_does_not_resolve(name: str) -> None:
-    for instance_id in IDS:
-        files = {**SELECTORS[name](instance(instance_id)), **NOTHING}
-        report = await graded(instance(instance_id), patch_of(instance_id, files))
         assert not report.resolved, report.summary
         assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
 

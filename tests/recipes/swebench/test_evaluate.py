@@ -16,8 +16,7 @@ from prorl_service.schemas import BackendState, FinishReason, Rollout
 from prorl_service.testing import StubEngine
 from recipes.swebench.oracle_policy import SUBMIT, edits, script, serving
 from tests.recipes.commands import running
-from tests.recipes.swebench.commands import TINY, rows_of_tiny
-from tests.recipes.swebench.instances import instance
+from tests.recipes.swebench.instances import TINY, instance, rows_of_tiny
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.processes]
 

@@ -3,19 +3,14 @@ import io
 import json
 import re
 import tarfile
-from pathlib import Path
 
 import pytest
 
-from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from recipes.swebench import grading, offline
-from recipes.swebench.rows import read_rows, write_rows
+from recipes.swebench import offline
 from tests.recipes.swebench import reference_grader
-from tests.recipes.swebench.instances import checkout, instance, patch_of
-from tests.sandbox.images.debian import debian_image
-from tests.sandbox.sandboxes import new_provider
+from tests.recipes.swebench.instances import checkout, instance
 
 pytestmark = pytest.mark.processes
 
@@ -50,16 +45,6 @@ async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id:
     assert set(nothing.second.failed) == set(row.FAIL_TO_PASS)
 
 
-async def test_grading_in_a_container_gives_the_same_result() -> None:
-    row = instance("tomlkit-0.13.1")
-    image = str(debian_image())
-    async with new_provider("apptainer") as containers:
-        assert (await grading.graded(row, row.patch, containers, image)).resolved
-        nothing = patch_of(row.instance_id, {"notes.txt": "I looked at it."})
-        report = await grading.graded(row, nothing, containers, image)
-        assert report.outcome is SweOutcome.UNRESOLVED
-
-
 def test_a_row_is_small_and_keeps_the_answer_from_the_service() -> None:
     row = instance("tomlkit-0.13.1")
     task = row.task().model_dump_json()
@@ -80,10 +65,3 @@ def test_the_repository_holds_one_commit_and_nothing_of_the_fix() -> None:
     objects = {name[-41:].replace("/", "") for name in names if "/.git/objects/" in name}
     assert row.base_commit in objects
     assert objects.isdisjoint(fixed)
-
-
-def test_rows_survive_a_file(tmp_path: Path) -> None:
-    rows = [instance("tomlkit-0.13.1"), instance("mako-1.3.5")]
-    path = tmp_path / "rows.jsonl"
-    write_rows(path, rows)
-    assert read_rows(path) == rows

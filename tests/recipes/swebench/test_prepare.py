@@ -92,13 +92,16 @@ def test_data_sets_are_those_of_the_layouts() -> None:
     assert {*get_args(preparing.Name)} == {*DATA.sets, "own", "offline"}
 
 
-async def test_a_limit_counts_only_usable_instances(tmp_path: Path) -> None:
+async def test_a_limit_counts_only_usable_instances_and_a_directory_has_one_data_set(
+    tmp_path: Path,
+) -> None:
     given = written(tmp_path, numbered(1, patch=""), numbered(2), numbered(3))
     manifest = await prepare(options(tmp_path, given, with_images=False, limit=1))
     assert manifest.rows_read == 2
-    assert [row.instance_id for row in read_rows(tmp_path / "out/rows.jsonl")] == [
-        "pallets__flask-2"
-    ]
+    [row] = read_rows(tmp_path / "out/rows.jsonl")
+    assert row.instance_id == "pallets__flask-2"
+    with pytest.raises(ProRLError, match="out holds verified"):
+        await prepare(options(tmp_path, given, with_images=False, dataset="lite"))
 
 
 async def test_nothing_is_written_if_no_row_can_be_used(tmp_path: Path) -> None:
@@ -106,13 +109,6 @@ async def test_nothing_is_written_if_no_row_can_be_used(tmp_path: Path) -> None:
     with pytest.raises(ProRLError, match="no row can be used: 1 with: test_patch is missing"):
         await prepare(options(tmp_path, given))
     assert not (tmp_path / "out").exists()
-
-
-async def test_a_directory_has_one_data_set(tmp_path: Path) -> None:
-    given = written(tmp_path, numbered(1))
-    await prepare(options(tmp_path, given, with_images=False))
-    with pytest.raises(ProRLError, match="out holds verified"):
-        await prepare(options(tmp_path, given, with_images=False, dataset="lite"))
 
 
 @pytest.mark.parametrize(
@@ -248,14 +244,8 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.processes
 def test_the_command_prepares_rows_and_names_a_missing_file(tmp_path: Path) -> None:
     given = written(tmp_path, numbered(1), numbered(2, patch=""))
-    common = [
-        "--dataset",
-        "verified",
-        "--output",
-        str(tmp_path / "out"),
-        "--no-images",
-        "--no-admit",
-    ]
+    common = ["--dataset", "verified", "--output", str(tmp_path / "out")]
+    common += ["--no-images", "--no-admit"]
     done = command(*common, "--from", str(given))
     assert done.returncode == 0, done.stderr
     assert "rejected: 1" in done.stdout

@@ -8,6 +8,7 @@ from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
 from recipes.swebench import report as reports
 from recipes.swebench.report import render
+from tests import builders
 
 UNRESOLVED = SweReport(
     instance_id="i",
@@ -82,16 +83,11 @@ def test_an_agent_cannot_send_an_oversized_or_non_json_report(told: dict[str, ob
 
 def rollout(index: int, state: RolloutState, report: SweReport | None = None) -> Rollout:
     failed = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="it died")
-    return Rollout(
-        rollout_id=f"g.{index}",
-        group_id="g",
-        task_id="i",
-        agent="swe",
-        index=index,
+    return builders.rollout(
+        f"g.{index}",
         state=state,
         report=report.model_dump(mode="json") if report else None,
         error=failed if state is RolloutState.FAILED else None,
-        created_at=0,
     )
 
 

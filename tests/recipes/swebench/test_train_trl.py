@@ -10,7 +10,7 @@ from transformers import TrainerState
 from recipes.common.training.trl import newest_checkpoint
 from recipes.common.versions import commit
 from tests.recipes.commands import progress, running
-from tests.recipes.swebench.commands import QUICK, rows_of_tiny
+from tests.recipes.swebench.instances import QUICK, rows_of_tiny
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -20,7 +20,7 @@ from recipes.common.settings import Training
 from recipes.common.training import verl
 from tests.recipes.commands import progress, running
 from tests.recipes.composed_settings import MODELS, TASKS, settings
-from tests.recipes.swebench.commands import QUICK, rows_of_tiny
+from tests.recipes.swebench.instances import QUICK, rows_of_tiny
 from tests.verl.training import worker_command
 
 pytestmark = pytest.mark.timeout(1800)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from prorl_service.rewards.swe.log_reader import swebench_module
-from recipes.common.data.fields import Row, RowError
-from recipes.swebench.data.columns import DATA, Columns
+from recipes.common.data.fields import RowError
+from recipes.swebench.data.columns import DATA
 from tests.recipes.swebench.data import published
-from tests.recipes.swebench.data.published import PATCH, TEST_PATCH, Fields, converted
+from tests.recipes.swebench.data.published import PATCH, TEST_PATCH, converted
 
 PACKAGES = ("swebench.harness", "swebench.harness.log_parsers")
 
@@ -75,20 +75,3 @@ def test_each_layout_has_known_columns_and_a_source() -> None:
     for layout in DATA.layouts.values():
         assert layout.columns.keys() <= DATA.columns.keys()
         assert layout.source
-
-
-@pytest.mark.parametrize(
-    ("fields", "layout"),
-    [
-        (published.swe_bench(), "swe_bench"),
-        (published.newer("pytest", "parse_log_flask"), "swe_bench"),
-        (published.swe_gym(), "swe_gym"),
-        (published.swe_smith(), "swe_smith"),
-        (published.rebench(), "rebench"),
-        (published.rebench_v2(), "rebench_v2"),
-        (published.live(), "live"),
-        (published.pro(), "pro"),
-    ],
-)
-def test_columns_tell_the_layout(fields: Fields, layout: str) -> None:
-    assert Columns(Row(fields, "row 1"), {}).layout is DATA.layouts[layout]

@@ -14,7 +14,8 @@ from prorl_service.errors import BackendUnavailable
 from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
-from tests.inference.pools import condition, generate, id_of, pool_of, until, upload
+from tests.inference.pools import generate, id_of, pool_of, until, upload
+from tests.waits import condition
 
 SERVICES = ("a", "b")
 STEPS = st.lists(

@@ -42,8 +42,8 @@ def ended(turns: list[Turn], stages: list[StageTime], **fields: Any) -> TracedRo
         finish_reason=FinishReason.FINISHED,
         sampling=Sampling(),
     )
-    given = {"attempt": 1, "reward": 1.0, "trajectory": trajectory, "stages": stages} | fields
-    rollout = builders.rollout("g.0", created_at=CREATED, **given)
+    given: dict[str, Any] = {"attempt": 1, "reward": 1.0, "trajectory": trajectory}
+    rollout = builders.rollout("g.0", created_at=CREATED, **given | {"stages": stages} | fields)
     return TracedRollout(rollout, GROUP, "m", CREATED + 100)
 
 

@@ -25,7 +25,7 @@ from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from prorl_service.sandbox.host.zygotes import container_user, try_once
+from prorl_service.sandbox.host.zygotes import Container, container_user, try_once
 from prorl_service.sandbox.images import ImageCache
 
 WORKDIR = "/workspace"
@@ -77,8 +77,8 @@ class BubblewrapProvider(ZygoteProvider):
         try_once("bubblewrap", self._command(spec.PROBE, namespaces), hint=INSTALL_HINT)
         super().__init__(user=container_user())
 
-    async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
-        return self._command(spec.ZYGOTE)
+    async def _launch(self, key: str, resources: AsyncExitStack) -> Container:
+        return Container(self._command(spec.ZYGOTE))
 
     def _command(self, *program: str) -> list[str]:
         return [*self._container, "--", *bundle.server(*program)]

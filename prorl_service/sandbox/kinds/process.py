@@ -17,6 +17,7 @@ from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.processes import Process
 from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.host.zygotes import Container
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.utils import files
 
@@ -76,5 +77,5 @@ class ProcessSandboxProvider(ZygoteProvider):
             raise TaskError(f"the process sandbox has no images, so {image!r} cannot be used")
         return super()._key(image, user)
 
-    async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
-        return bundle.server(spec.ZYGOTE, at=str(bundle.directory()))
+    async def _launch(self, key: str, resources: AsyncExitStack) -> Container:
+        return Container(bundle.server(spec.ZYGOTE, at=str(bundle.directory())))

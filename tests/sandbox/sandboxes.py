@@ -7,6 +7,7 @@ import psutil
 
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, ToolResult
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.kinds import KINDS as TABLE
 from prorl_service.sandbox.kinds import make
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
@@ -21,7 +22,7 @@ LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=16, file_mb=8, outpu
 
 def new_provider(kind: Kind) -> SandboxProvider:
     # Images of these tests are directories: they need no cache.
-    return ApptainerProvider(local_image) if kind == "apptainer" else make(kind, None, None)
+    return ApptainerProvider(local_image) if kind == "apptainer" else make(kind, ImageOptions(), None)
 
 
 @asynccontextmanager

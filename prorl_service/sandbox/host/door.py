@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.guest.execd.fd_passing import DOOR
@@ -42,7 +43,8 @@ class Door:
         accepting = loop.create_task(loop.sock_accept(self._listener))
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await asyncio.wait([accepting, ended], return_when=asyncio.FIRST_COMPLETED)
+                either: list[asyncio.Future[Any]] = [accepting, ended]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not accepting.done():
                 raise ConnectionResetError("it ended")
         finally:

@@ -55,7 +55,8 @@ class Ref:
 @dataclass(frozen=True, slots=True)
 class CachedImage:
     digest: str
-    path: Path
+    path: Path | None
+    """SIF file; None if an engine has the image."""
     size_bytes: int
     source: str
     used_at: float

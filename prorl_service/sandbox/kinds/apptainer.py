@@ -28,7 +28,7 @@ from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.image_provider import ConfigSource, ImageProvider, namespaces
 from prorl_service.sandbox.host.zygotes import Container, container_user, try_once
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.images import ImageCache, ImageOptions
 
 INSTALL_HINT = "run `prorl install sandboxes`: it installs Apptainer, or says what is in the way"
 
@@ -44,8 +44,19 @@ ImageSource = Callable[[str], AbstractAsyncContextManager[Path]]
 """Function that gives an image's file or directory while it is in use. Raises `TaskError`."""
 
 
-def provider(images: ImageCache, default_image: str | None) -> "ApptainerProvider":
+def provider(options: ImageOptions, default_image: str | None) -> "ApptainerProvider":
+    images = open_images(options)
     return ApptainerProvider(images.image, default_image=default_image, configs=images.config)
+
+
+def open_images(options: ImageOptions) -> ImageCache:
+    return ImageCache(
+        options.root,
+        budget_bytes=options.budget_bytes,
+        evict_one=options.evict_one,
+        bases=options.bases,
+        build_network=options.build_network,
+    )
 
 
 class ApptainerProvider(ImageProvider):
@@ -89,7 +100,9 @@ class ApptainerProvider(ImageProvider):
                 path.mkdir(exist_ok=True)
                 if user is not None:
                     os.chown(path, user, user)
-            command = self._command(Path(image), spec.PROBE, json.dumps(namespaces(SandboxLimits())))
+            command = self._command(
+                Path(image), spec.PROBE, json.dumps(namespaces(SandboxLimits()))
+            )
             try_once("Apptainer", command, hint=INSTALL_HINT)
 
 

@@ -26,7 +26,7 @@ from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.zygotes import Container, container_user, try_once
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.images import ImageOptions
 
 WORKDIR = "/workspace"
 INNER_USER = 1000
@@ -59,7 +59,7 @@ def _namespaces(limits: SandboxLimits) -> dict[str, object]:
     return spec.namespaces(limits, workdir=WORKDIR, user=INNER_USER, of_image=False)
 
 
-def provider(images: ImageCache, default_image: str | None) -> "BubblewrapProvider":
+def provider(images: ImageOptions, default_image: str | None) -> "BubblewrapProvider":
     return BubblewrapProvider()
 
 

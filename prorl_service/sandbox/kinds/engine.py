@@ -2,8 +2,8 @@
 
 The engine starts one container per image, whose zygote makes namespaces and mounts, for which the
 engine's own filter and masks are off. Every sandbox is forked from it, as everywhere: what isolates
-sandboxes from each other and from the host does not depend on the engine. Its own namespaces are around
-all of them, a user namespace among them: a container whose root is the host's is refused (`Door`).
+sandboxes from each other and from the host does not depend on the engine. Around all of them are
+its own namespaces, users' among them: a container whose root is the host's is refused (`Door`).
 
 Limits of a sandbox are the service's, since the engine knows one container for all sandboxes of an
 image.
@@ -17,9 +17,9 @@ import resource
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from prorl_service.errors import ProRLError, SandboxError
@@ -27,16 +27,15 @@ from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.door import opened_door
-from prorl_service.sandbox.host.image_provider import ConfigSource, ImageProvider, namespaces
+from prorl_service.sandbox.host.image_provider import ImageProvider, namespaces
 from prorl_service.sandbox.host.zygotes import (
     TRIAL_TIMEOUT_S,
     Container,
     Zygotes,
     container_user,
 )
-
-EngineImageSource = Callable[[str], AbstractAsyncContextManager[str]]
-"""Function that gives an image's name at the engine while it is in use. Raises `TaskError`."""
+from prorl_service.sandbox.images import ImageOptions
+from prorl_service.sandbox.images.engine_images import Engine, EngineImages
 
 TRIAL_IMAGE = "localhost/prorl-trial:1"
 """Image of empty directories, in which a container is tried."""
@@ -55,28 +54,28 @@ OPTIONS = [
 class EngineProvider(ImageProvider):
     def __init__(
         self,
-        engine: Sequence[str],
+        engine: Engine,
         options: Sequence[str],
-        images: EngineImageSource,
+        images: ImageOptions,
         *,
         install_hint: str,
         default_image: str | None = None,
-        configs: ConfigSource | None = None,
     ) -> None:
         """Tries the engine once. Raises `SandboxError` with the reason if it does not work.
 
-        `engine` is the start of its command lines, `options` are further ones of `run`. Tasks without
-        an image get the `default_image`; raises `TaskError` if that is invalid.
+        `options` are further ones of `run`. Tasks without an image get the `default_image`; raises
+        `TaskError` if that is invalid.
         """
-        super().__init__(user=None, default_image=default_image, configs=configs)
-        self._engine = list(engine)
+        self.kind = engine.name
+        self._images = EngineImages(engine, images)
+        super().__init__(user=None, default_image=default_image, configs=self._images.config)
+        self._engine = engine.command
         self._options = [*OPTIONS, *options, *_limits()]
-        self._images = images
         self._runtime = bundle.directory()
         self._try(install_hint)
 
     async def _launch(self, key: str, resources: AsyncExitStack) -> Container:
-        image = await resources.enter_async_context(self._images(key))
+        image = await resources.enter_async_context(self._images.image(key))
         return self._container(image, resources, spec.ZYGOTE_AT_DOOR)
 
     def _container(self, image: str, resources: AsyncExitStack, *program: str) -> Container:
@@ -133,7 +132,8 @@ def found(program: str, hint: str) -> str:
 def import_trial_image(engine: Sequence[str]) -> None:
     """Makes the image unless it is there. Raises `SubprocessError`, `OSError`."""
     inspect = [*engine, "image", "inspect", TRIAL_IMAGE]
-    if subprocess.run(inspect, capture_output=True, check=False, timeout=TRIAL_TIMEOUT_S).returncode:
+    looked = subprocess.run(inspect, capture_output=True, check=False, timeout=TRIAL_TIMEOUT_S)
+    if looked.returncode:
         content = io.BytesIO()
         with tarfile.open(fileobj=content, mode="w") as tar:
             for name in TRIAL_DIRECTORIES:

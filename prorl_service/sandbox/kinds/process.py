@@ -18,7 +18,7 @@ from prorl_service.sandbox.host.processes import Process
 from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.zygotes import Container
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.images import ImageOptions
 from prorl_service.utils import files
 
 
@@ -61,7 +61,7 @@ class ProcessSandbox(RemoteSandbox):
             await asyncio.to_thread(shutil.rmtree, self._workdir, ignore_errors=True)
 
 
-def provider(images: ImageCache, default_image: str | None) -> "ProcessSandboxProvider":
+def provider(images: ImageOptions, default_image: str | None) -> "ProcessSandboxProvider":
     return ProcessSandboxProvider()
 
 

@@ -143,7 +143,8 @@ def build(
         made_of = _made_of(source or "")
     cache = options.open(budget, bases=base, network=not no_network)
     made = asyncio.run(cache.build(name, made_of))
-    print(f"local:{name}  {decimal(made.size_bytes)}  {made.path or made.source}")
+    where = made.path if options.kind == "apptainer" else made.source
+    print(f"local:{name}  {decimal(made.size_bytes)}  {where}")
 
 
 @images.command(name="list")

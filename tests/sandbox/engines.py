@@ -19,11 +19,14 @@ from pathlib import Path
 import pytest
 
 from prorl_service.sandbox.cache import cache_root
+from prorl_service.sandbox.host_checks import Status, subordinate_ids
 from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.kinds import open_images
 from tests.sandbox.images.debian import debian_directory
 
 ENGINES = ("podman", "docker")
+RECORDS = cache_root() / "test-images" / "engines"
+"""Root of the stores that have the tests' image."""
 
 STORAGE = """[storage]
 driver = "overlay"
@@ -64,11 +67,10 @@ def engine_image(kind: str) -> str:
 
 async def _image(kind: str) -> str:
     directory = debian_directory()
-    root = cache_root() / "test-images" / "engines"
-    images = open_images(kind, ImageOptions(root=root))
+    images = open_images(kind, ImageOptions(root=RECORDS))
     name = f"debian-{directory.name}"
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / f"{kind}.lock").open("w") as lock:
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    with (RECORDS / f"{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of other workers
         if f"local:{name}" not in {one for entry in await images.entries() for one in entry.names}:
             await images.build(name, str(directory))
@@ -76,6 +78,8 @@ async def _image(kind: str) -> str:
 
 
 def _use_podman(store: Path) -> None:
+    if subordinate_ids().status is not Status.OK:
+        pytest.skip("rootless Podman needs subordinate ids: PRORL_TEST_SUBIDS")
     store.mkdir(parents=True, exist_ok=True)
     settings = store / "storage.conf"
     settings.write_text(STORAGE.format(store))
@@ -86,7 +90,7 @@ def _use_docker() -> None:
     if shutil.which("dockerd") is None or shutil.which("docker") is None:
         pytest.skip("Docker is not installed: its kind is tested on a daemon of the test's own")
     directory = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))
-    (directory / "containerd").mkdir()
+    directory.chmod(0o711)  # for the users that root is mapped to
     socket = f"unix://{directory}/docker.sock"
     command = [
         *("dockerd", "--host", socket, "--data-root", f"{directory}/data"),

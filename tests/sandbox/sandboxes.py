@@ -27,7 +27,9 @@ LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=16, file_mb=8, outpu
 def new_provider(kind: Kind) -> SandboxProvider:
     engines.use(kind)
     # Images of these tests are directories: they need no cache.
-    return ApptainerProvider(local_image) if kind == "apptainer" else make(kind, ImageOptions(), None)
+    return (
+        ApptainerProvider(local_image) if kind == "apptainer" else make(kind, ImageOptions(), None)
+    )
 
 
 def image_of(kind: Kind) -> str | None:

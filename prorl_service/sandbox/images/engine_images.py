@@ -50,7 +50,11 @@ COMMAND_TIMEOUT_S = 3600.0
 """Seconds for the longest work of an engine: a pull or a build."""
 
 # The end of the engine's input is not enough: a failed tar must not make an image.
-_IMPORT = 'set -o pipefail; from=$1; to=$2; shift 2; tar -C "$from" -c . | "$@" import - "$to"'
+# What an ordinary user unpacked is that user's, and was root's.
+_IMPORT = """set -o pipefail; from=$1; to=$2; shift 2
+if [ "$(id -u)" -ne 0 ]; then owner="--owner=0 --group=0"; fi
+tar -C "$from" ${owner:-} -c . | "$@" import - "$to"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +209,7 @@ class EngineImages(Images):
             self._record(name, str(parsed))
         try:
             await self._fetch(parsed, name)
+            await self._remove_older(name, known)
         except ProRLError as error:
             if known is None:
                 self._file(name).unlink(missing_ok=True)
@@ -212,20 +217,21 @@ class EngineImages(Images):
             log.warning("%s; using the image that is here", error)
         await self._make_room(name)
 
+    async def _remove_older(self, name: str, known: EngineImage | None) -> None:
+        """Removes an image of ours whose name is another's by now."""
+        new = await self._find(name)
+        if known is not None and new is not None and known.id != new.id:
+            if await in_thread(self._file(name).exists):
+                await self._run("rmi", known.id)
+
     async def _fetch(self, parsed: Reference, name: str) -> None:
         shown = str(parsed)
         match parsed:
             case RegistryReference():
                 plain = self._engine.is_podman and parsed.is_loopback
                 await self._work(shown, "pull", *(["--tls-verify=false"] if plain else []), name)
-            case FileReference() if self._engine.is_podman:
-                await self._work(shown, "tag", await self._work(shown, "pull", "-q", shown), name)
-            case FileReference(form="docker-archive"):
-                said = await self._work(shown, "load", "--input", str(parsed.path))
-                loaded = said.splitlines()[-1].partition(": ")[2]
-                await self._work(shown, "tag", loaded, name)
             case FileReference():
-                raise TaskError(f"{shown}: Docker loads archives of `docker save` only")
+                await self._load(parsed, name)
             case DockerfileReference():
                 await self._build(parsed, name)
             case _:
@@ -233,6 +239,25 @@ class EngineImages(Images):
                     f"there is no image {shown}",
                     hint=f"make it: prorl images build {shown.removeprefix('local:')} ...",
                 )
+
+    async def _load(self, parsed: FileReference, name: str) -> None:
+        """Loads an image, and takes away the names that it brings along."""
+        shown = str(parsed)
+        names = await self._names()
+        if self._engine.is_podman:
+            loaded = await self._work(shown, "pull", "--quiet", shown)
+        elif parsed.form == "docker-archive":
+            said = await self._work(shown, "load", "--input", str(parsed.path))
+            loaded = said.splitlines()[-1].partition(": ")[2]
+        else:
+            raise TaskError(f"{shown}: Docker loads archives of `docker save` only")
+        await self._work(shown, "tag", loaded, name)
+        for other in await self._names() - names - {name}:
+            await self._run("rmi", other)
+
+    async def _names(self) -> set[str]:
+        listed = await self._work("", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")
+        return set(listed.splitlines())
 
     async def _build(self, parsed: DockerfileReference, name: str) -> None:
         shown = str(parsed)
@@ -242,6 +267,7 @@ class EngineImages(Images):
                 options = await self._bases(context, leases)
                 command = [
                     *("build", *options, "--tag", name),
+                    *(["--layers=false"] if self._engine.is_podman else []),
                     f"--network={'host' if self._options.build_network else 'none'}",
                     str(context.directory),
                 ]
@@ -307,7 +333,7 @@ class EngineImages(Images):
         users = await self._run("ps", "--all", "--quiet", "--filter", f"ancestor={image.id}")
         return CachedImage(
             digest=image.id,
-            path=None,
+            path=self._file(record.name),
             size_bytes=image.size_bytes,
             source=record.name,
             used_at=record.used_at,

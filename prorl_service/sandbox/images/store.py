@@ -55,8 +55,8 @@ class Ref:
 @dataclass(frozen=True, slots=True)
 class CachedImage:
     digest: str
-    path: Path | None
-    """SIF file; None if an engine has the image."""
+    path: Path
+    """SIF file, or the record of an image that an engine has."""
     size_bytes: int
     source: str
     used_at: float

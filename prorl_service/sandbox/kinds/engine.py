@@ -102,7 +102,7 @@ class EngineProvider(ImageProvider):
                 thread.submit(asyncio.run, self._trial()).result()
         except (ProRLError, OSError, subprocess.SubprocessError) as error:
             reason = error.message if isinstance(error, ProRLError) else _said(error)
-            message = f"{self._engine[0]} does not work: {reason}"
+            message = f"{self.kind} does not work: {reason}"
             raise SandboxError(message, hint=hint, retryable=False) from error
 
     async def _trial(self) -> None:

@@ -65,6 +65,11 @@ def engine_image(kind: str) -> str:
         return thread.submit(asyncio.run, _image(kind)).result()
 
 
+def has_no_buildx() -> bool:
+    command = ["docker", "buildx", "version"]
+    return subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
 async def _image(kind: str) -> str:
     directory = debian_directory()
     images = open_images(kind, ImageOptions(root=RECORDS))

@@ -220,9 +220,9 @@ class EngineImages(Images):
     async def _remove_older(self, name: str, known: EngineImage | None) -> None:
         """Removes an image of ours whose name is another's by now."""
         new = await self._find(name)
-        if known is not None and new is not None and known.id != new.id:
-            if await in_thread(self._file(name).exists):
-                await self._run("rmi", known.id)
+        has_moved = known is not None and new is not None and known.id != new.id
+        if known is not None and has_moved and await in_thread(self._file(name).exists):
+            await self._run("rmi", known.id)
 
     async def _fetch(self, parsed: Reference, name: str) -> None:
         shown = str(parsed)
@@ -286,7 +286,9 @@ class EngineImages(Images):
             except ProRLError as error:
                 message = context.dockerfile.error(instruction, error.message).message
                 raise type(error)(message, hint=error.hint, retryable=error.retryable) from error
-            options.append(f"--build-context={name}=docker-image://{base.name}")
+            # Docker has this option with buildx only, and finds images by Docker's short names.
+            if self._engine.is_podman or base.name != str(parse(name)).removeprefix("docker://"):
+                options.append(f"--build-context={name}=docker-image://{base.name}")
         return options
 
     async def _import(self, directory: Path, name: str) -> None:

@@ -44,7 +44,11 @@ echo dockremap:400000:65536 >subids
 for file in subuid subgid; do mount --bind subids /etc/$file; done
 exec "$@" --userns-remap=dockremap
 """
-ROOTLESS = ("rootlesskit", "--net=host", "--copy-up=/etc", "--copy-up=/run", "--state-dir=kit")
+ROOTLESS = (
+    *("rootlesskit", "--net=host", "--copy-up=/etc", "--copy-up=/run", "--state-dir=kit"),
+    # Of another daemon; links in a directory of our own by now.
+    *("sh", "-euc", 'rm -f /run/docker /run/containerd /run/xtables.lock; exec "$@"', "dockerd"),
+)
 START_TIMEOUT_S = 60
 
 
@@ -96,6 +100,7 @@ def _use_docker() -> None:
         pytest.skip("Docker is not installed: its kind is tested on a daemon of the test's own")
     directory = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))
     directory.chmod(0o711)  # for the users that root is mapped to
+    (directory / "runtime").mkdir(mode=0o700)
     socket = f"unix://{directory}/docker.sock"
     command = [
         *("dockerd", "--host", socket, "--data-root", f"{directory}/data"),
@@ -107,7 +112,8 @@ def _use_docker() -> None:
     else:
         command = [*ROOTLESS, *command, "--rootless"]
     with (directory / "log").open("wb") as log:
-        daemon = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
+        variables = {**os.environ, "XDG_RUNTIME_DIR": str(directory / "runtime")}
+        daemon = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, env=variables)
 
     def end() -> None:
         daemon.terminate()

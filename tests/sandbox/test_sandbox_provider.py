@@ -131,5 +131,5 @@ def test_kinds_without_images_refuse_them(kind: SandboxKind) -> None:
 
 
 def test_the_docs_list_every_kind() -> None:
-    page = (Path(__file__).parents[2] / "docs/sandbox.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/which_sandbox.md").read_text()
     assert all(f"\n| `{name}` |" in page for name in KINDS)

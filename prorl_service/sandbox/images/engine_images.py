@@ -245,7 +245,7 @@ class EngineImages(Images):
         shown = str(parsed)
         names = await self._names()
         if self._engine.is_podman:
-            loaded = await self._work(shown, "pull", "--quiet", shown)
+            loaded = await self._pull_file(parsed, name)
         elif parsed.form == "docker-archive":
             said = await self._work(shown, "load", "--input", str(parsed.path))
             loaded = said.splitlines()[-1].partition(": ")[2]
@@ -254,6 +254,17 @@ class EngineImages(Images):
         await self._work(shown, "tag", loaded, name)
         for other in await self._names() - names - {name}:
             await self._run("rmi", other)
+
+    async def _pull_file(self, parsed: FileReference, name: str) -> str:
+        """Has Podman load a file. Returns the image's id."""
+        shown = str(parsed)
+        if parsed.form != "oci":
+            return await self._work(shown, "pull", "--quiet", shown)
+        # Podman makes a name of the path, which only a path in lower case can be.
+        with tempfile.TemporaryDirectory(dir=self.root, prefix="load-") as workspace:
+            digest = f"sha256:{name.rpartition(':')[2]}"
+            await in_thread(oci_layout.view, parsed.path, digest, Path(workspace))
+            return await self._work(shown, "pull", "--quiet", "oci:layout", cwd=workspace)
 
     async def _names(self) -> set[str]:
         listed = await self._work("", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")
@@ -300,15 +311,15 @@ class EngineImages(Images):
         if said.status:
             raise failure(str(directory), said.status, said.errors, program=self._engine.name)
 
-    async def _work(self, shown: str, *arguments: str) -> str:
+    async def _work(self, shown: str, *arguments: str, cwd: str | None = None) -> str:
         """Runs the engine. Returns what it said. Raises `TaskError`, `SandboxError`."""
-        said = await self._run(*arguments)
+        said = await self._run(*arguments, cwd=cwd)
         if said.status:
             raise failure(shown, said.status, said.errors, program=self._engine.name)
         return said.out.strip()
 
-    async def _run(self, *arguments: str) -> _Said:
-        return await _output([*self._engine.command, *arguments])
+    async def _run(self, *arguments: str, cwd: str | None = None) -> _Said:
+        return await _output([*self._engine.command, *arguments], cwd=cwd)
 
     async def _find(self, name: str) -> EngineImage | None:
         said = await self._run("image", "inspect", name)
@@ -379,13 +390,14 @@ def _records(root: Path) -> list[_Record]:
     return sorted(found, key=lambda record: record.used_at)
 
 
-async def _output(command: Sequence[str]) -> _Said:
+async def _output(command: Sequence[str], *, cwd: str | None = None) -> _Said:
     """Runs a program, and ends its processes if the caller leaves."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        cwd=cwd,
         start_new_session=True,
     )
     try:

@@ -24,6 +24,8 @@ from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.kinds import open_images
 from tests.sandbox.images.debian import debian_directory
 
+OURS = "PRORL_TEST_DOCKER"
+"""Variable that says that DOCKER_HOST is a daemon of the tests."""
 ENGINES = ("podman", "docker")
 RECORDS = cache_root() / "test-images" / "engines"
 """Root of the stores that have the tests' image."""
@@ -96,6 +98,8 @@ def _use_podman(store: Path) -> None:
 
 
 def _use_docker() -> None:
+    if OURS in os.environ:  # a test's child process
+        return
     if shutil.which("dockerd") is None or shutil.which("docker") is None:
         pytest.skip("Docker is not installed: its kind is tested on a daemon of the test's own")
     directory = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))
@@ -121,7 +125,7 @@ def _use_docker() -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
     atexit.register(end)
-    os.environ["DOCKER_HOST"] = socket
+    os.environ |= {"DOCKER_HOST": socket, OURS: "yes"}
     deadline = time.monotonic() + START_TIMEOUT_S
     while subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
         assert daemon.poll() is None, (directory / "log").read_text()

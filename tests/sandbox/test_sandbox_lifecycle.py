@@ -16,6 +16,7 @@ from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host import spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from tests.sandbox import engines
 from tests.sandbox.sandboxes import (
     DOCKER,
     KINDS,
@@ -264,6 +265,7 @@ asyncio.run(main())
 
 
 def test_everything_dies_with_the_service(kind: Kind) -> None:
+    engines.use(kind)
     service = subprocess.Popen(
         [sys.executable, "-c", SERVICE, kind, DAEMONS],
         stdout=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """Sandboxes of Podman next to Apptainer's and bubblewrap's: starts, a command, leftovers of kills.
 
-`contract` runs the tests of sandboxes on Podman, as the calling user and, for root, as `nobody` as
-well; a failed test of `ESCAPES` counts as an escape. A quarter of an hour. Needs
+`contract` runs the short tests of sandboxes on Podman, as the calling user and, for root, as
+`nobody` as well; a failed test of `ESCAPES` counts as an escape. A quarter of an hour. Needs
 `scripts/install-podman`.
 
 *Cold*: no container of the image runs. *Warm*: one does. *Pool*: a spare is ready.
@@ -153,7 +153,7 @@ def _tested(user: str, command: list[str], quick: bool) -> Row:
         os.chmod(directory, 0o777)
         report = Path(directory, "report.xml")
         subprocess.run(
-            [*command, "-q", "-k", "podman", f"--junitxml={report}", *paths],
+            [*command, "-q", "--short", "-k", "podman", f"--junitxml={report}", *paths],
             cwd=frame.ROOT,
             check=False,
         )

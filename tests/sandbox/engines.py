@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.kinds import open_images
 from tests.sandbox.images.debian import debian_directory
 
-OURS = "PRORL_TEST_DOCKER"
-"""Variable that says that DOCKER_HOST is a daemon of the tests."""
+OURS = "PRORL_TEST_ENGINES"
+"""Variable that names the engines whose settings are the tests' own: for child processes."""
 ENGINES = ("podman", "docker")
 RECORDS = cache_root() / "test-images" / "engines"
 """Root of the stores that have the tests' image."""
@@ -57,10 +58,10 @@ START_TIMEOUT_S = 60
 @functools.cache
 def use(kind: str) -> None:
     """Has this process and its children use the tests' own engine. Skips tests without Docker."""
-    if kind == "podman":
-        _use_podman(cache_root() / "test-images" / "podman")
-    elif kind == "docker":
-        _use_docker()
+    ours = os.environ.get(OURS, "").split()
+    if kind in ENGINES and kind not in ours:
+        _use_docker() if kind == "docker" else _use_podman(cache_root() / "test-images/podman")
+        os.environ[OURS] = " ".join([*ours, kind])
 
 
 @functools.cache
@@ -95,11 +96,13 @@ def _use_podman(store: Path) -> None:
     settings = store / "storage.conf"
     settings.write_text(STORAGE.format(store))
     os.environ["CONTAINERS_STORAGE_CONF"] = str(settings)
+    if os.geteuid() and "PYTEST_XDIST_WORKER" not in os.environ:
+        # The process that keeps a rootless user's namespaces would outlive the tests.
+        migrate = ["podman", "system", "migrate"]
+        atexit.register(partial(subprocess.run, migrate, capture_output=True, check=False))
 
 
 def _use_docker() -> None:
-    if OURS in os.environ:  # a test's child process
-        return
     if shutil.which("dockerd") is None or shutil.which("docker") is None:
         pytest.skip("Docker is not installed: its kind is tested on a daemon of the test's own")
     directory = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))
@@ -125,7 +128,7 @@ def _use_docker() -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
     atexit.register(end)
-    os.environ |= {"DOCKER_HOST": socket, OURS: "yes"}
+    os.environ["DOCKER_HOST"] = socket
     deadline = time.monotonic() + START_TIMEOUT_S
     while subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
         assert daemon.poll() is None, (directory / "log").read_text()

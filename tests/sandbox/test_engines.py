@@ -51,7 +51,8 @@ def relatives(zygote: psutil.Process, whose: str) -> list[psutil.Process]:
     """Returns the engine's client, which is a child of ours, or the monitor of the container."""
     if whose == "client":
         return [one for one in psutil.Process().children() if one.name() in engines.ENGINES]
-    return zygote.parents()[:1]
+    monitor = zygote.parent()
+    return [monitor] if monitor else []
 
 
 @pytest.mark.parametrize("whose", ["client", "monitor"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ from prorl_service.errors import SandboxError
 from prorl_service.sandbox.host_checks import file_system
 from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.images.engine_images import EngineImages
-from prorl_service.sandbox.kinds import make, podman
+from prorl_service.sandbox.kinds import docker, make, podman
 from prorl_service.sandbox.kinds.engine import EngineProvider
 from tests.sandbox import engines
 from tests.sandbox.images.oci import Layout
@@ -74,6 +75,9 @@ async def test_a_container_whose_engine_is_killed_is_replaced(engine: Kind, whos
             assert await output(next_one, "echo here") == "here"
         _, alive = await asyncio.to_thread(psutil.wait_procs, inside, timeout=10)
         assert not alive
+    command = (podman if engine == "podman" else docker).engine().command
+    listed = [*command, "ps", "--all", "--quiet", "--filter", f"name=prorl-{os.getpid()}-"]
+    assert await asyncio.to_thread(subprocess.check_output, listed) == b""
 
 
 async def test_only_the_variables_of_an_image_are_used(

@@ -154,6 +154,10 @@ class EngineImages(Images):
         image = await leases.enter_async_context(self._lease(reference, refresh=True))
         return image.size_bytes
 
+    async def remove_container(self, name: str) -> None:
+        """Ends and removes a container, if there is one of that name: it would keep its image."""
+        await self._run("rm", "--force", name)
+
     @asynccontextmanager
     async def _lease(self, reference: str, *, refresh: bool = False) -> AsyncIterator[EngineImage]:
         parsed = parse(reference)

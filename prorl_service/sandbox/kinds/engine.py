@@ -14,6 +14,7 @@ import io
 import json
 import os
 import resource
+import secrets
 import shutil
 import subprocess
 import tarfile
@@ -80,6 +81,9 @@ class EngineProvider(ImageProvider):
 
     def _container(self, image: str, resources: AsyncExitStack, *program: str) -> Container:
         door = resources.enter_context(opened_door(not_root=container_user() is not None))
+        name = f"prorl-{os.getpid()}-{secrets.token_hex(4)}"
+        # The engine removes it by itself, unless its monitor was killed.
+        resources.push_async_callback(self._images.remove_container, name)
         first, *arguments = bundle.server(*program)
         mounts = {
             self._runtime: bundle.INSIDE,
@@ -87,7 +91,7 @@ class EngineProvider(ImageProvider):
             programs_directory(): bundle.PROGRAMS_INSIDE,
         }
         command = [
-            *(*self._engine, "run", *self._options),
+            *(*self._engine, "run", f"--name={name}", *self._options),
             *(f"--volume={path}:{inside}:ro" for path, inside in mounts.items()),
             *(f"--entrypoint={first}", image, *arguments),
         ]

@@ -4,6 +4,7 @@ setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
 sandboxes:  ## all kinds of sandbox, and what builds images of Dockerfiles
 	scripts/install-sandbox
+	scripts/install-podman
 	scripts/install-buildah
 demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo

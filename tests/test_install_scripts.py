@@ -45,6 +45,7 @@ def test_scripts_say_what_to_do_without_a_package_manager(tmp_path: Path) -> Non
     for script, hint in (
         ("install-bubblewrap", "dnf install bubblewrap"),
         ("install-apptainer", "module load apptainer"),
+        ("install-podman", "dnf install podman"),
         ("install-buildah", "dnf install buildah"),
     ):
         done = run(SCRIPTS / script, PATH=str(tmp_path))

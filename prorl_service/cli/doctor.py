@@ -56,7 +56,8 @@ HOST = [
     Check("control groups", "limiting the whole service", host_checks.control_groups),
     Check("disk", "the cache of images and runtimes", host_checks.space),
     Check("memory", "running sandboxes", host_checks.memory),
-    Check("Docker, Podman", "importing their images only", host_checks.other_containers),
+    Check("Podman's storage", "sandboxes of Podman", host_checks.podman_storage),
+    Check("Docker's socket", "nothing but sandboxes of Docker", host_checks.docker_socket),
     Check("Slurm", "running services as cluster jobs only", host_checks.slurm),
 ]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.types import NonNegativeFloat, PositiveInt
@@ -20,13 +20,20 @@ from prorl_service.cli.screen import Screen
 from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.images import (
     CachedImage,
-    ImageCache,
+    ImageOptions,
+    Images,
     Pulled,
     context_archive,
     definitions,
     references,
 )
 from prorl_service.sandbox.images.apptainer_build import ApptainerSource
+from prorl_service.sandbox.kinds import KINDS, open_images
+
+if TYPE_CHECKING:
+    ImageKind = str
+else:
+    ImageKind = Literal[tuple(name for name, kind in KINDS.items() if kind.has_images)]
 
 images = App(name="images", help="Pull, build, list and prune sandbox images.")
 
@@ -35,16 +42,22 @@ REFERENCES = references.__doc__.split("\n\n", 1)[1] if references.__doc__ else "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
+    kind: ImageKind = "apptainer"
+    """Kind of sandbox whose images they are: Podman and Docker have stores of their own."""
     cache: Path | None = None
     """Directory of the cache (default: images in $PRORL_CACHE)."""
 
     def open(
         self, budget_gb: float | None = None, *, bases: Sequence[str] = (), network: bool = True
-    ) -> ImageCache:
-        """Opens the cache. `budget_gb`: maximum size of finished images."""
-        return ImageCache(
-            self.cache, budget_bytes=_bytes(budget_gb), bases=bases, build_network=network
+    ) -> Images:
+        """Opens the store. `budget_gb`: maximum size of finished images. Raises `SandboxError`."""
+        options = ImageOptions(
+            root=self.cache,
+            budget_bytes=_bytes(budget_gb),
+            bases=tuple(bases),
+            build_network=network,
         )
+        return open_images(self.kind, options)
 
 
 Cache = Annotated[CacheOptions, Parameter(name="*")]
@@ -130,7 +143,8 @@ def build(
         made_of = _made_of(source or "")
     cache = options.open(budget, bases=base, network=not no_network)
     made = asyncio.run(cache.build(name, made_of))
-    print(f"local:{name}  {decimal(made.size_bytes)}  {made.path}")
+    where = made.path if options.kind == "apptainer" else made.source
+    print(f"local:{name}  {decimal(made.size_bytes)}  {where}")
 
 
 @images.command(name="list")

@@ -12,11 +12,12 @@ SCRIPTS = {
     "sandboxes": "install-sandbox",
     "bubblewrap": "install-bubblewrap",
     "apptainer": "install-apptainer",
+    "podman": "install-podman",
     "buildah": "install-buildah",
 }
 
 
-def install(what: Literal["sandboxes", "bubblewrap", "apptainer", "buildah"], /) -> int:
+def install(what: Literal["sandboxes", "bubblewrap", "apptainer", "podman", "buildah"], /) -> int:
     """Install what sandboxes need: does nothing if it works, and says what is in the way.
 
     Needs root or sudo if something is missing. Asks no questions.
@@ -24,7 +25,8 @@ def install(what: Literal["sandboxes", "bubblewrap", "apptainer", "buildah"], /)
     Parameters
     ----------
     what
-        `sandboxes` for bubblewrap and Apptainer; `buildah` builds images of Dockerfiles.
+        `sandboxes` for bubblewrap and Apptainer; `podman` for the user who runs it; `buildah`
+        builds images of Dockerfiles.
     """
     script = brought("installers", "scripts") / SCRIPTS[what]
     return subprocess.run([script], check=False).returncode

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.kinds import KINDS, make
 from prorl_service.sandbox.kinds.auto import AutoProvider, first_working
 
@@ -16,14 +16,15 @@ else:
 
 
 def provider(
-    kind: SandboxKind, *, default_image: str | None = None, images: ImageCache | None = None
+    kind: SandboxKind, *, default_image: str | None = None, images: ImageOptions | None = None
 ) -> SandboxProvider:
     """Returns the provider of `kind`; `auto` is the strongest that works here, never `process`.
 
     Tasks without an image get the `default_image`; with one, `auto` is a kind with images for all
-    tasks. `images` defaults to this machine's cache. Raises `SandboxError`, with what to do, when
+    tasks. Raises `SandboxError`, with what to do, when
     the kind does not work here, and `TaskError` for an invalid default image.
     """
+    images = images or ImageOptions()
     if kind == "auto":
         isolating = {name: entry.has_images for name, entry in KINDS.items() if entry.isolates}
         with_images, without = (

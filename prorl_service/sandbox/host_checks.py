@@ -26,6 +26,8 @@ from prorl_service.sandbox.images.store import remove_tree
 from prorl_service.sandbox.kinds.apptainer import OPTIONS
 
 COMMAND_TIMEOUT_S = 20.0
+DOCKER_SOCKET = "/var/run/docker.sock"
+"""Socket of a daemon that is root; that of rootless Docker is its user's."""
 WANTED_SPACE_GB = 20
 WANTED_MEMORY_GB = 4
 WANTED_CONTROLLERS = {"cpu", "memory", "pids"}
@@ -218,18 +220,47 @@ def memory() -> Finding:
     return Finding(Status.OK, found)
 
 
-def other_containers() -> Finding:
-    usable: list[str] = []
-    unusable: list[str] = []
-    for name in filter(shutil.which, ("docker", "podman")):
-        failure = _try([name, "info"], as_service=False)
-        (usable if failure is None else unusable).append(name)
-    if usable:
-        return Finding(Status.OK, f"{' and '.join(usable)}: can provide images")
-    if unusable:
-        found = f"{' and '.join(unusable)} cannot be used by this user"
-        return Finding(Status.LIMITED, found, f"see why: {unusable[0]} info")
-    return Finding(Status.LIMITED, "no Docker or Podman")
+def podman_storage() -> Finding:
+    podman = shutil.which("podman")
+    if podman is None:
+        return Finding(Status.LIMITED, "no Podman", "prorl install podman")
+    shown = "{{.Store.GraphDriverName}} {{.Store.GraphRoot}}"
+    told = subprocess.run(
+        [podman, "info", "--format", shown],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=COMMAND_TIMEOUT_S,
+    )
+    if told.returncode != 0:
+        return Finding(Status.LIMITED, told.stderr.strip(), "see why: podman info")
+    driver, _, root = told.stdout.strip().partition(" ")
+    if file_system(Path(root)).startswith("nfs"):
+        step = "set graphroot to a local disk, in ~/.config/containers/storage.conf"
+        return Finding(Status.LIMITED, f"{root} is on NFS, which Podman does not support", step)
+    if driver == "vfs":
+        return Finding(Status.LIMITED, "vfs: copies every layer", "prorl install podman")
+    return Finding(Status.OK, f"{driver}, in {root}")
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """Returns the type of the file system that `path` is on; empty if it is unknown."""
+    found = ("", "")
+    for line in _read(mounts).splitlines():
+        _, point, kind, *_ = line.split()
+        if path.is_relative_to(point) and len(point) >= len(found[0]):
+            found = (point, kind)
+    return found[1]
+
+
+def docker_socket() -> Finding:
+    if not os.access(DOCKER_SOCKET, os.F_OK):
+        return Finding(Status.OK, f"no {DOCKER_SOCKET}")
+    found = f"whoever may use {DOCKER_SOCKET} is root on this host"
+    if not os.access(DOCKER_SOCKET, os.W_OK):
+        return Finding(Status.OK, f"{found}; this user may not")
+    step = "use rootless Docker or Podman, which need no such socket"
+    return Finding(Status.LIMITED, f"{found}, as this user may", step)
 
 
 def slurm() -> Finding:

@@ -38,7 +38,7 @@ from prorl_service.sampling import tables as sampler_tables
 from prorl_service.sampling.filter import GroupState
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import BackendSpec, Group
 from prorl_service.server.samples import keep_samples
@@ -220,8 +220,8 @@ def _checked(engines: EngineOptions, reply_format: str | None) -> tuple[BackendS
 
 def _sandboxes(options: SandboxOptions) -> WarmPool:
     budget_gb = options.image_budget_gb
-    images = ImageCache(
-        options.image_cache,
+    images = ImageOptions(
+        root=options.image_cache,
         budget_bytes=None if budget_gb is None else int(budget_gb * 1e9),
         evict_one=lambda: sandboxes.evict_image(wait_s=ROOM_TIMEOUT_S),
         bases=options.image_base,

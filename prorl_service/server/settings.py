@@ -150,10 +150,10 @@ class HttpOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:
     sandbox: SandboxKind = "auto"
-    """Kind of sandbox: 'auto' is apptainer for tasks with an image and bubblewrap for others;
-    'process' isolates nothing and is for tests."""
+    """Kind of sandbox: 'auto' is apptainer, or else podman or docker, for tasks with an image and
+    bubblewrap for others; 'process' isolates nothing and is for tests."""
     default_image: str | None = None
-    """Image of tasks that name none; needs Apptainer."""
+    """Image of tasks that name none; needs a kind with images."""
     image_cache: Path | None = None
     """Directory of the image cache, which nodes may share (default: images in $PRORL_CACHE)."""
     image_budget_gb: NonNegativeFloat | None = None

@@ -26,7 +26,7 @@ from prorl_service.cli.images import pull_progress
 from prorl_service.cli.program import run
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.sandbox import provider
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.images import ImageCache, ImageOptions
 from recipes.common.data import preparation, sources
 from recipes.swebench import grading
 from recipes.swebench.data import admission, prefetch
@@ -308,7 +308,7 @@ def _columns(given: Sequence[str]) -> dict[str, str]:
 async def _run(options: Options, *, admit: bool) -> Manifest:
     if not admit:
         return await prepare(options)
-    async with provider("auto", images=ImageCache(options.image_cache)) as sandboxes:
+    async with provider("auto", images=ImageOptions(root=options.image_cache)) as sandboxes:
         return await prepare(options, admit=lambda row: grading.admit(row, sandboxes))
 
 

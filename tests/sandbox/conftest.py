@@ -6,7 +6,7 @@ import pytest
 
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.sandboxes import ISOLATED, KINDS, Kind, new_provider, running, started
+from tests.sandbox.sandboxes import DOCKER, ISOLATED, KINDS, Kind, new_provider, running, started
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -18,7 +18,7 @@ def own_temporary_directory() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, DOCKER])
 def kind(request: pytest.FixtureRequest) -> Kind:
     kind: Kind = request.param
     return kind
@@ -30,7 +30,7 @@ async def sandbox(kind: Kind) -> AsyncIterator[RemoteSandbox]:
         yield sandbox
 
 
-@pytest.fixture(params=ISOLATED)
+@pytest.fixture(params=[*ISOLATED, DOCKER])
 async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
     """Yields a provider of each kind that isolates."""
     async with new_provider(request.param) as provider:

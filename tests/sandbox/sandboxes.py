@@ -4,24 +4,39 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, ToolResult
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.kinds import KINDS as TABLE
 from prorl_service.sandbox.kinds import make
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
+from tests.sandbox import engines
 from tests.sandbox.images.debian import debian_image
 
 Kind = str
-KINDS = tuple(TABLE)
-ISOLATED = tuple(name for name, kind in TABLE.items() if kind.isolates)
+ISOLATED = tuple(name for name, kind in TABLE.items() if kind.isolates and name != "docker")
+KINDS = (*ISOLATED, "process")
+DOCKER = pytest.param("docker", marks=pytest.mark.on_demand)
+"""Parameter of tests of all kinds: its tests start a daemon, which other runs do not need."""
 
 LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=16, file_mb=8, output_bytes=4096)
 
 
 def new_provider(kind: Kind) -> SandboxProvider:
+    engines.use(kind)
     # Images of these tests are directories: they need no cache.
-    return ApptainerProvider(local_image) if kind == "apptainer" else make(kind, None, None)
+    return (
+        ApptainerProvider(local_image) if kind == "apptainer" else make(kind, ImageOptions(), None)
+    )
+
+
+def image_of(kind: Kind) -> str | None:
+    """Returns the image with the tests' tools; None for a kind without images."""
+    if kind in engines.ENGINES:
+        return engines.engine_image(kind)
+    return str(debian_image()) if TABLE[kind].has_images else None
 
 
 @asynccontextmanager
@@ -33,8 +48,8 @@ def new_sandbox(
     provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | str | None = None
 ) -> RemoteSandbox:
     """Returns a sandbox of `image`, or of a default with the tests' tools if the kind needs one."""
-    if image is None and TABLE[provider.kind].has_images:
-        image = debian_image()
+    if image is None:
+        image = image_of(provider.kind)
     sandbox = provider.create(image=str(image) if image else None, limits=limits)
     assert isinstance(sandbox, RemoteSandbox)
     return sandbox

@@ -15,7 +15,9 @@ from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host import spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from tests.sandbox import engines
 from tests.sandbox.sandboxes import (
+    DOCKER,
     KINDS,
     Kind,
     bash,
@@ -55,7 +57,7 @@ def held() -> tuple[list[psutil.Process], int, set[str]]:
     )
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, DOCKER])
 async def provider(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
     """Yields a provider that has made a sandbox, so that what all sandboxes share exists."""
     async with new_provider(request.param) as provider:
@@ -232,6 +234,7 @@ async def test_the_error_of_a_failed_start_contains_its_output(
 SERVICE = """
 import asyncio, os, sys, time, psutil
 from tests.sandbox.sandboxes import bash, new_provider, new_sandbox
+from tests.sandbox.test_sandbox_lifecycle import processes_of
 
 async def main():
     provider = new_provider(sys.argv[1])
@@ -241,7 +244,8 @@ async def main():
         await bash(sandbox, sys.argv[2])
     asyncio.create_task(bash(sandboxes[0], "sleep 1000", 1000))
     await bash(sandboxes[1], "true")
-    print(*(process.pid for process in psutil.Process().children(recursive=True)))
+    inside = [process for sandbox in sandboxes for process in processes_of(sandbox)]
+    print(*{process.pid for process in [*inside, *psutil.Process().children(recursive=True)]})
     if (forked := os.fork()) == 0:
         time.sleep(1000)
     print(forked, flush=True)
@@ -252,6 +256,7 @@ asyncio.run(main())
 
 
 def test_everything_dies_with_the_service(kind: Kind) -> None:
+    engines.use(kind)
     service = subprocess.Popen(
         [sys.executable, "-c", SERVICE, kind, DAEMONS],
         stdout=subprocess.PIPE,

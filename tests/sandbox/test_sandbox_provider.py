@@ -10,7 +10,9 @@ import pytest
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox import SandboxKind, provider
 from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.images import ImageOptions
 from prorl_service.sandbox.kinds import KINDS
+from tests.sandbox import engines
 from tests.sandbox.images.debian import debian_image
 
 pytestmark = pytest.mark.processes
@@ -58,8 +60,20 @@ async def test_tasks_without_an_image_get_the_default_image() -> None:
     await auto.close()
 
 
-def test_images_are_refused_if_apptainer_does_not_work(programs: Path) -> None:
+async def test_auto_takes_podman_if_apptainer_does_not_work(programs: Path) -> None:
+    image = engines.engine_image("podman")
     fail(programs, "apptainer", "FATAL: no user namespaces")
+    async with provider("auto", images=ImageOptions(root=engines.RECORDS)) as auto:
+        assert auto.kind == "podman+bubblewrap"
+        sandbox = auto.create(image=image, limits=LIMITS)
+        await sandbox.start()
+        await sandbox.stop()
+
+
+def test_images_are_refused_if_no_kind_with_images_works(programs: Path) -> None:
+    fail(programs, "apptainer", "FATAL: no user namespaces")
+    for engine in engines.ENGINES:
+        fail(programs, engine, "no engine")
     auto = provider("auto")
     assert auto.kind == "bubblewrap"
     auto.check(None)
@@ -93,7 +107,8 @@ def test_auto_never_falls_back_to_no_isolation(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SandboxError) as caught:
         provider("auto")
-    assert "Apptainer is not installed" in caught.value.message
+    for program in ("Apptainer", "podman", "docker"):
+        assert f"{program} is not installed" in caught.value.message
     assert "bubblewrap is not installed" in caught.value.message
     assert not caught.value.retryable
     assert "prorl install sandboxes" in caught.value.hint
@@ -131,5 +146,5 @@ def test_kinds_without_images_refuse_them(kind: SandboxKind) -> None:
 
 
 def test_the_docs_list_every_kind() -> None:
-    page = (Path(__file__).parents[2] / "docs/sandbox.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/which_sandbox.md").read_text()
     assert all(f"\n| `{name}` |" in page for name in KINDS)

@@ -15,15 +15,11 @@ from prorl_service.sandbox.host.zygotes import MAX_AHEAD
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from prorl_service.sandbox.warm_pool import WarmPool
 from tests.sandbox.images.debian import debian_image
-from tests.sandbox.sandboxes import LIMITS, Kind, new_provider
+from tests.sandbox.sandboxes import LIMITS, Kind, image_of, new_provider
 from tests.sandbox.test_sandbox_lifecycle import held
 from tests.waits import condition
 
 pytestmark = pytest.mark.processes
-
-
-def image_of(kind: Kind) -> str | None:
-    return str(debian_image()) if kind == "apptainer" else None
 
 
 class Recording(SandboxProvider):

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from prorl_service.errors import SandboxError
+from prorl_service.sandbox.host.zygotes import Container
 from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 from tests.sandbox.sandboxes import Kind, new_provider, output, started
 
@@ -23,7 +24,7 @@ async def test_a_container_that_cannot_be_cleaned_up_is_logged(
 
     async def launch_on_bad_disk(
         self: ProcessSandboxProvider, key: str, resources: AsyncExitStack
-    ) -> list[str]:
+    ) -> Container:
         resources.callback(refuse)
         return await launch(self, key, resources)
 

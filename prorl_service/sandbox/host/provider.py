@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from prorl_service.errors import TaskError
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from prorl_service.sandbox.host.zygotes import Zygotes
+from prorl_service.sandbox.host.zygotes import Container, Zygotes
 
 
 class ZygoteProvider(SandboxProvider):
@@ -21,8 +21,8 @@ class ZygoteProvider(SandboxProvider):
         self._zygotes = Zygotes(self._launch, user=user)
 
     @abstractmethod
-    async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
-        """Returns a container's command line. `resources` gets what must last as long."""
+    async def _launch(self, key: str, resources: AsyncExitStack) -> Container:
+        """Says how a container is started. `resources` gets what must last as long."""
 
     def _key(self, image: str | None, user: str | None = None) -> str:
         """Returns what names the container of an image. Raises `TaskError` for what this kind does

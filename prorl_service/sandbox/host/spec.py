@@ -17,8 +17,10 @@ MESSAGE_QUEUE_BYTES = 1 << 17
 """Bytes of POSIX message queues; most hosts have 800 KB per user."""
 
 ZYGOTE = "from execd.zygote import main; main()"
+ZYGOTE_AT_DOOR = "from execd.zygote import main_at_door; main_at_door()"
 PROBE = "from execd.zygote import probe; probe(sys.argv[1])"
-"""Program that tries what `ZYGOTE` will do; its argument is the JSON of `namespaces`."""
+PROBE_AT_DOOR = "from execd.zygote import probe_at_door; probe_at_door(sys.argv[1])"
+"""Programs that try what `ZYGOTE` will do; their argument is the JSON of `namespaces`."""
 
 
 def isolated(

@@ -12,11 +12,13 @@ import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.guest.execd.fd_passing import receive_fds
+from prorl_service.sandbox.host.door import Door
 from prorl_service.sandbox.host.processes import (
     Child,
     Process,
@@ -42,8 +44,21 @@ STOP_TIMEOUT_S = 2.0
 TRIAL_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 4096
 
-Launch = Callable[[AsyncExitStack], Awaitable[list[str]]]
-"""Function that returns a container's command line. The stack gets what must last as long."""
+
+def _few_variables() -> dict[str, str]:
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/"}
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    command: list[str]
+    environment: Mapping[str, str] = field(default_factory=_few_variables)
+    door: Door | None = None
+    """Way of the control socket into it; None if it is the command's standard input."""
+
+
+Launch = Callable[[AsyncExitStack], Awaitable[Container]]
+"""Function that says how a container is started. The stack gets what must last as long."""
 
 
 @cache  # asked for with every container
@@ -127,8 +142,7 @@ class Zygote:
     async def _live(self, launch: Launch) -> None:
         try:
             async with AsyncExitStack() as resources:
-                argv = await launch(resources)
-                await self._run(argv)
+                await self._run(await launch(resources))
         except BaseException as error:
             if self._ready.done():
                 raise
@@ -137,23 +151,26 @@ class Zygote:
             self._ready.set_exception(reason)
             self._ready.exception()  # retrieved: it is for callers, if there are any
 
-    async def _run(self, argv: list[str]) -> None:
+    async def _run(self, container: Container) -> None:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         control.setblocking(False)
         close_in_forks(control)
-        with control:
-            with theirs:
-                child = Child(
-                    argv,
-                    stdin=theirs.fileno(),
-                    env={"PATH": os.environ.get("PATH", os.defpath), "HOME": "/"},
-                    cwd="/",
-                    user=self._user,
-                )
+        with control, theirs:
+            child = Child(
+                container.command,
+                stdin=theirs.fileno(),
+                env=container.environment,
+                cwd="/",
+                user=self._user,
+            )
             helpers: list[Process] = []
             try:
+                if container.door is not None:
+                    helpers = [await container.door.hand_in(theirs, child.ended)]
+                theirs.close()  # only the container has it now, so that its end is seen
                 await _answer(control, START_TIMEOUT_S)
-                helpers = child.descendants()
+                if container.door is None:
+                    helpers = child.descendants()
                 self._ready.set_result(control)
                 # The container is useless once one of them ends: one serves the files of its image.
                 whoever = [process.ended for process in (child, *helpers)]
@@ -167,12 +184,16 @@ class Zygote:
                 async with self._one_at_a_time:  # until then a caller waits on its descriptor
                     pass
 
+    async def started(self) -> socket.socket:
+        """Waits until it runs. Raises what starting it raised."""
+        return await asyncio.shield(self._ready)
+
     async def fork(self, order: dict[str, object], connection: int) -> Process:
         """Forks a sandbox with that connection.
 
         Raises `SandboxError`, also `ContainerDied`, and what starting the container raised.
         """
-        control = await asyncio.shield(self._ready)
+        control = await self.started()
         forking = asyncio.create_task(self._fork(control, order, connection))
         try:
             # An answer left unread would be taken for the next one's.
@@ -217,7 +238,7 @@ class Zygotes:
     """The containers of one service. The least recently used idle ones are ended."""
 
     def __init__(
-        self, launch: Callable[[str, AsyncExitStack], Awaitable[list[str]]], *, user: int | None
+        self, launch: Callable[[str, AsyncExitStack], Awaitable[Container]], *, user: int | None
     ) -> None:
         """`launch` also takes the image. `user` runs the containers; None: the service's own."""
         descriptors.raise_limit()

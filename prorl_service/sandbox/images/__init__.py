@@ -1,6 +1,7 @@
-"""Images of the apptainer kind: SIF files in a cache, made of registries, archives, Dockerfiles."""
+"""Images of sandboxes: SIF files in a cache of ours, or the store of a container engine."""
 
-from prorl_service.sandbox.images.cache import ImageCache, Pulled
+from prorl_service.sandbox.images.base import ImageOptions, Images, Pulled
+from prorl_service.sandbox.images.cache import ImageCache
 from prorl_service.sandbox.images.dockerfiles import context_archive
 from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.images.leases import ImageLease
@@ -12,6 +13,8 @@ __all__ = [
     "ImageCache",
     "ImageConfig",
     "ImageLease",
+    "ImageOptions",
+    "Images",
     "Pulled",
     "Reference",
     "context_archive",

@@ -8,22 +8,20 @@ budget is for finished images; images that were made here (`local:`) count towar
 the budget by one image, until the next one makes room.
 """
 
-import asyncio
 import functools
 import hashlib
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from prorl_service.errors import ProRLError, SandboxError, TaskError
+from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.images import oci_layout, registry, sif
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
 from prorl_service.sandbox.images.apptainer_build import ApptainerSource
+from prorl_service.sandbox.images.base import Images, nothing_to_give_up, substitutes_of, to_prune
 from prorl_service.sandbox.images.builder import ImageBuilder, WantedImage
 from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders, DockerfileSource
 from prorl_service.sandbox.images.dockerfiles.work import BaseImage
@@ -46,23 +44,7 @@ BUILD_TIMEOUT_S = 3600.0
 SUBSTITUTE = "without a network, name an image that is here: --image-base {}=local:NAME"
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """Progress of one reference of a `prefetch`."""
-
-    reference: str
-    state: Literal["waiting", "working", "done", "failed"] = "waiting"
-    size_bytes: int | None = None
-    """Size of the image when done; None for one that is used as is."""
-    seconds: float = 0.0
-    error: ProRLError | None = None
-
-
-async def _nothing_to_give_up() -> bool:
-    return False
-
-
-class ImageCache:
+class ImageCache(Images):
     """A cache for one event loop. Needs no closing: it works only while a caller holds or waits."""
 
     def __init__(
@@ -70,7 +52,7 @@ class ImageCache:
         root: Path | None = None,
         *,
         budget_bytes: int | None = None,
-        evict_one: Callable[[], Awaitable[bool]] = _nothing_to_give_up,
+        evict_one: Callable[[], Awaitable[bool]] = nothing_to_give_up,
         build_timeout_s: float = BUILD_TIMEOUT_S,
         bases: Iterable[str] = (),
         build_network: bool = True,
@@ -109,6 +91,10 @@ class ImageCache:
         async with await self.get(reference) as lease:
             yield lease.path
 
+    async def _pull(self, reference: str, leases: AsyncExitStack) -> int | None:
+        lease = await leases.enter_async_context(await self.get(reference, refresh=True))
+        return None if lease.digest is None else lease.path.stat().st_size
+
     async def get(self, reference: str, *, refresh: bool = False) -> ImageLease:
         """Leases the image, made if missing; `refresh` asks the registry what a tag stands for now.
 
@@ -145,33 +131,6 @@ class ImageCache:
             elif lease.path.is_file():
                 oci = await in_thread(sif.oci_config, lease.path)
             yield BaseImage(lease.path, oci)
-
-    async def prefetch(
-        self,
-        references: Iterable[str],
-        *,
-        parallel: int = 4,
-        on_progress: Callable[[Pulled], None] = lambda _: None,
-    ) -> list[Pulled]:
-        """Gets all images, with tags as they are now; a failure does not stop the others.
-
-        The images stay leased until the last one is done: together they must fit the budget.
-        """
-        slots = asyncio.Semaphore(parallel)
-
-        async def pull(reference: str) -> Pulled:
-            async with slots:
-                on_progress(Pulled(reference, "working"))
-                pulled = await self._pull(reference, leases)
-                on_progress(pulled)
-                return pulled
-
-        unique = list(dict.fromkeys(references))
-        for reference in unique:
-            on_progress(Pulled(reference))
-        async with AsyncExitStack() as leases, asyncio.TaskGroup() as group:
-            pulls = [group.create_task(pull(reference)) for reference in unique]
-        return [done.result() for done in pulls]
 
     async def build(self, name: str, source: ApptainerSource | str) -> CachedImage:
         """Makes `local:name` of a definition, or of what a reference stands for."""
@@ -214,7 +173,7 @@ class ImageCache:
             if not dry_run:
                 await in_thread(self._store.sweep)
             entries = await in_thread(self._store.entries)
-            chosen = _to_prune(entries, budget_bytes, unused_s, everything)
+            chosen = to_prune(entries, budget_bytes, unused_s, everything)
             if dry_run:
                 return chosen
             return [entry for entry in chosen if await in_thread(self._store.evict, entry.digest)]
@@ -227,17 +186,6 @@ class ImageCache:
         await in_thread(self._store.prepare)
         await in_thread(self._store.sweep)
         self._prepared = True
-
-    async def _pull(self, reference: str, leases: AsyncExitStack) -> Pulled:
-        start = time.monotonic()
-        pulled = Pulled(reference, "done")
-        try:
-            lease = await leases.enter_async_context(await self.get(reference, refresh=True))
-            if lease.digest is not None:
-                pulled = replace(pulled, size_bytes=lease.path.stat().st_size)
-        except ProRLError as error:
-            pulled = replace(pulled, state="failed", error=error)
-        return replace(pulled, seconds=time.monotonic() - start)
 
     async def _obtain(self, wanted: WantedImage) -> ImageLease:
         lease = await self._leases.lease(wanted.digest)
@@ -317,35 +265,6 @@ class ImageCache:
         if ref is not known:
             await in_thread(self._store.set_ref, ref)
         return ref
-
-
-def substitutes_of(pairs: Iterable[str]) -> dict[str, str]:
-    """Reads `IMAGE=REFERENCE` pairs. Raises `TaskError` for what is none."""
-    found = {}
-    for pair in pairs:
-        image, equals, reference = pair.partition("=")
-        if not equals:
-            raise TaskError(
-                f"not a pair of images: {pair!r}", hint="write it as debian:bookworm=local:NAME"
-            )
-        found[str(parse(image))] = str(parse(reference))
-    return found
-
-
-def _to_prune(
-    entries: list[CachedImage], budget_bytes: int | None, unused_s: float | None, everything: bool
-) -> list[CachedImage]:
-    free = [entry for entry in entries if not entry.in_use]
-    oldest = time.time() - unused_s if unused_s is not None else 0.0
-    chosen = [entry for entry in free if everything or entry.used_at < oldest]
-    if budget_bytes is not None:
-        excess = sum(entry.size_bytes for entry in entries) - budget_bytes
-        excess -= sum(entry.size_bytes for entry in chosen)
-        for entry in free:
-            if excess > 0 and entry not in chosen and not entry.is_local:
-                chosen.append(entry)
-                excess -= entry.size_bytes
-    return chosen
 
 
 def _to_copy(path: Path) -> Path | ApptainerSource:

@@ -56,6 +56,7 @@ class Ref:
 class CachedImage:
     digest: str
     path: Path
+    """SIF file, or the record of an image that an engine has."""
     size_bytes: int
     source: str
     used_at: float

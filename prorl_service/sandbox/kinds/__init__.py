@@ -1,14 +1,15 @@
 """The kinds of sandbox, one line each: settings, `prorl doctor`, `auto` and the tests read them.
 
 The module of a kind has its name and a function `provider(images, default_image)`, which returns
-its `SandboxProvider` or raises `SandboxError` with the reason why the kind does not work here.
+its `SandboxProvider` or raises `SandboxError` with the reason why the kind does not work here. With
+images, it has `open_images(options)`, which returns their store.
 """
 
 from dataclasses import dataclass
 from importlib import import_module
 
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.images import ImageOptions, Images
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,23 @@ class KindEntry:
 
 KINDS = {
     "apptainer": KindEntry(has_images=True),
+    "podman": KindEntry(has_images=True),
+    "docker": KindEntry(has_images=True),
     "bubblewrap": KindEntry(),
     "process": KindEntry(isolates=False),
 }
 """Kinds keyed by name, in the order in which `auto` tries them."""
 
 
-def make(kind: str, images: ImageCache | None, default_image: str | None) -> SandboxProvider:
-    """Calls the `provider` of the kind's module. `images` defaults to this machine's cache."""
+def make(kind: str, images: ImageOptions, default_image: str | None) -> SandboxProvider:
+    """Calls the `provider` of the kind's module."""
     module = import_module(f"{__name__}.{kind}")
-    made: SandboxProvider = module.provider(images or ImageCache(), default_image)
+    made: SandboxProvider = module.provider(images, default_image)
     return made
+
+
+def open_images(kind: str, options: ImageOptions) -> Images:
+    """Opens the store of a kind with images. Raises `SandboxError`, `TaskError`."""
+    module = import_module(f"{__name__}.{kind}")
+    opened: Images = module.open_images(options)
+    return opened

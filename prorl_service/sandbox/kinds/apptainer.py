@@ -14,43 +14,23 @@ Linux >= 5.11 (overlays in user namespaces) and Apptainer >= 1.1. Files of the i
 root, or, if the image is a directory, to the container's user: others can be read, not written.
 """
 
-import errno
 import json
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
-from prorl_service.errors import SandboxError, TaskError
+from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
-from prorl_service.sandbox.host.provider import ZygoteProvider
-from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from prorl_service.sandbox.host.zygotes import container_user, try_once
-from prorl_service.sandbox.images import ImageCache
-from prorl_service.sandbox.images.image_config import ImageConfig
-from prorl_service.sandbox.images.references import parse
-
-WORKDIR = "/workspace"
-HOME = "/root"
-USER = 0
+from prorl_service.sandbox.host.image_provider import ConfigSource, ImageProvider, namespaces
+from prorl_service.sandbox.host.zygotes import Container, container_user, try_once
+from prorl_service.sandbox.images import ImageCache, ImageOptions
 
 INSTALL_HINT = "run `prorl install sandboxes`: it installs Apptainer, or says what is in the way"
-
-_FILE_ERRNOS = (
-    *(errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.EACCES),
-    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
-)
-IMAGE_HINT = "it needs bash, and files that the containers' user can read: see docs/images.md"
-# Errors that an image may be to blame for: a sandbox of an empty image has started on this host.
-_IMAGE_AT_FAULT = re.compile(
-    r"could not open image|read the squashfs image|not a directory"
-    rf"|\[Errno ({'|'.join(str(number) for number in _FILE_ERRNOS)})\]"
-)
 
 OPTIONS = [
     # Root of a user namespace that maps only one user: it controls what is mounted inside.
@@ -62,43 +42,25 @@ OPTIONS = [
 
 ImageSource = Callable[[str], AbstractAsyncContextManager[Path]]
 """Function that gives an image's file or directory while it is in use. Raises `TaskError`."""
-ConfigSource = Callable[[str], Awaitable[ImageConfig]]
-"""Function that gives an image's configuration. Raises `TaskError`."""
 
 
-class ApptainerSandbox(RemoteSandbox):
-    def _order(self) -> dict[str, object]:
-        environment = spec.environment(home=HOME, user="root")
-        user = USER if self._user in (None, "root", "0") else str(self._user)
-        namespaces = spec.namespaces(self._limits, workdir=WORKDIR, user=user, of_image=True)
-        return spec.isolated(self._limits, namespaces, environment)
-
-    async def _start(self) -> None:
-        try:
-            await super()._start()
-        except SandboxError as error:
-            if not _IMAGE_AT_FAULT.search(error.message) or self._container_at_fault():
-                raise
-            raise TaskError(
-                f"the image {self._image} cannot be used: {error.message}", hint=IMAGE_HINT
-            ) from error
-
-        assert self._zygote is not None
-        self._zygote.has_served = True
-
-    def _container_at_fault(self) -> bool:
-        """Returns whether the container may be at fault: with a dead one, files are missing."""
-        zygote = self._zygote
-        return zygote is not None and (zygote.has_served or not zygote.usable)
-
-
-def provider(images: ImageCache, default_image: str | None) -> "ApptainerProvider":
+def provider(options: ImageOptions, default_image: str | None) -> "ApptainerProvider":
+    images = open_images(options)
     return ApptainerProvider(images.image, default_image=default_image, configs=images.config)
 
 
-class ApptainerProvider(ZygoteProvider):
+def open_images(options: ImageOptions) -> ImageCache:
+    return ImageCache(
+        options.root,
+        budget_bytes=options.budget_bytes,
+        evict_one=options.evict_one,
+        bases=options.bases,
+        build_network=options.build_network,
+    )
+
+
+class ApptainerProvider(ImageProvider):
     kind = "apptainer"
-    sandbox_class = ApptainerSandbox
 
     def __init__(
         self,
@@ -111,35 +73,15 @@ class ApptainerProvider(ZygoteProvider):
 
         Tasks without an image get the `default_image`; raises `TaskError` if that is invalid.
         """
+        super().__init__(user=container_user(), default_image=default_image, configs=configs)
         self._images = images
-        self._configs = configs
-        self._default_image = default_image
-        if default_image is not None:
-            self.check(None)
         self._apptainer = _find_apptainer()
         self._runtime = bundle.directory()
         self._try()
-        super().__init__(user=container_user())
 
-    async def image_config(self, image: str) -> ImageConfig:
-        if self._configs is None:
-            return ImageConfig()
-        return await self._configs(self._key(image))
-
-    def _key(self, image: str | None, user: str | None = None) -> str:
-        """Returns the full reference, so that an image has one zygote whatever tasks call it."""
-        if image is None:
-            image = self._default_image
-        if image is None:
-            raise TaskError(
-                "apptainer needs an image, but the task names none",
-                hint="name one in the task, or start the service with --default-image",
-            )
-        return str(parse(image))
-
-    async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
+    async def _launch(self, key: str, resources: AsyncExitStack) -> Container:
         path = await resources.enter_async_context(self._images(key))
-        return self._command(path, spec.ZYGOTE)
+        return Container(self._command(path, spec.ZYGOTE))
 
     def _command(self, image: Path, *program: str) -> list[str]:
         return [
@@ -152,14 +94,15 @@ class ApptainerProvider(ZygoteProvider):
     def _try(self) -> None:
         """Starts a sandbox of an empty image, up to its first command."""
         user = container_user()
-        namespaces = spec.namespaces(SandboxLimits(), workdir=WORKDIR, user=USER, of_image=True)
         with tempfile.TemporaryDirectory(prefix="prorl-") as image:
             for name in ("", "dev", "proc", "etc", "tmp", "root"):
                 path = Path(image, name)
                 path.mkdir(exist_ok=True)
                 if user is not None:
                     os.chown(path, user, user)
-            command = self._command(Path(image), spec.PROBE, json.dumps(namespaces))
+            command = self._command(
+                Path(image), spec.PROBE, json.dumps(namespaces(SandboxLimits()))
+            )
             try_once("Apptainer", command, hint=INSTALL_HINT)
 
 

@@ -25,8 +25,8 @@ from prorl_service.sandbox.cache import programs_directory
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from prorl_service.sandbox.host.zygotes import container_user, try_once
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.host.zygotes import Container, container_user, try_once
+from prorl_service.sandbox.images import ImageOptions
 
 WORKDIR = "/workspace"
 INNER_USER = 1000
@@ -59,7 +59,7 @@ def _namespaces(limits: SandboxLimits) -> dict[str, object]:
     return spec.namespaces(limits, workdir=WORKDIR, user=INNER_USER, of_image=False)
 
 
-def provider(images: ImageCache, default_image: str | None) -> "BubblewrapProvider":
+def provider(images: ImageOptions, default_image: str | None) -> "BubblewrapProvider":
     return BubblewrapProvider()
 
 
@@ -77,8 +77,8 @@ class BubblewrapProvider(ZygoteProvider):
         try_once("bubblewrap", self._command(spec.PROBE, namespaces), hint=INSTALL_HINT)
         super().__init__(user=container_user())
 
-    async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
-        return self._command(spec.ZYGOTE)
+    async def _launch(self, key: str, resources: AsyncExitStack) -> Container:
+        return Container(self._command(spec.ZYGOTE))
 
     def _command(self, *program: str) -> list[str]:
         return [*self._container, "--", *bundle.server(*program)]

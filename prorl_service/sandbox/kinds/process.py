@@ -17,7 +17,8 @@ from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.processes import Process
 from prorl_service.sandbox.host.provider import ZygoteProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.host.zygotes import Container
+from prorl_service.sandbox.images import ImageOptions
 from prorl_service.utils import files
 
 
@@ -60,7 +61,7 @@ class ProcessSandbox(RemoteSandbox):
             await asyncio.to_thread(shutil.rmtree, self._workdir, ignore_errors=True)
 
 
-def provider(images: ImageCache, default_image: str | None) -> "ProcessSandboxProvider":
+def provider(images: ImageOptions, default_image: str | None) -> "ProcessSandboxProvider":
     return ProcessSandboxProvider()
 
 
@@ -76,5 +77,5 @@ class ProcessSandboxProvider(ZygoteProvider):
             raise TaskError(f"the process sandbox has no images, so {image!r} cannot be used")
         return super()._key(image, user)
 
-    async def _launch(self, key: str, resources: AsyncExitStack) -> list[str]:
-        return bundle.server(spec.ZYGOTE, at=str(bundle.directory()))
+    async def _launch(self, key: str, resources: AsyncExitStack) -> Container:
+        return Container(bundle.server(spec.ZYGOTE, at=str(bundle.directory())))

@@ -35,12 +35,12 @@ class Layout:
         files = {"marker": text.encode(), "bin/pad": _noise(padding), "etc/hosts": b""}
         return self._add_layer(_tar(files), tag, config)
 
-    def add_tree(self, root: Path, *, tag: str) -> str:
+    def add_tree(self, root: Path, *, tag: str, config: dict[str, Any] | None = None) -> str:
         """Adds an image of a root file system. Returns the digest of its manifest."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             tar.add(root, arcname="", filter=_of_root)
-        return self._add_layer(buffer.getvalue(), tag)
+        return self._add_layer(buffer.getvalue(), tag, config)
 
     def _add_layer(self, tree: bytes, tag: str, config: dict[str, Any] | None = None) -> str:
         layer = self._blob(

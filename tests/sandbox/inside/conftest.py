@@ -12,12 +12,12 @@ import pytest_asyncio
 
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.sandboxes import ISOLATED, KINDS, Kind, new_provider, started
+from tests.sandbox.sandboxes import DOCKER, ISOLATED, KINDS, Kind, new_provider, started
 
 HERE = Path(__file__).parent
 IN_BUBBLEWRAP = [
     kind if kind == "bubblewrap" else pytest.param(kind, marks=pytest.mark.on_demand)
-    for kind in KINDS
+    for kind in (*KINDS, "docker")
 ]
 
 
@@ -45,7 +45,7 @@ async def sandbox(provider: SandboxProvider) -> AsyncIterator[RemoteSandbox]:
         yield sandbox
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ISOLATED)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[*ISOLATED, DOCKER])
 async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
     async with new_provider(request.param) as provider:
         yield provider
@@ -57,7 +57,7 @@ async def isolated(isolating: SandboxProvider) -> AsyncIterator[RemoteSandbox]:
         yield sandbox
 
 
-@pytest_asyncio.fixture(loop_scope="module", params=KINDS)
+@pytest_asyncio.fixture(loop_scope="module", params=[*KINDS, DOCKER])
 async def in_any_kind(request: pytest.FixtureRequest) -> AsyncIterator[RemoteSandbox]:
     """Yields a sandbox of each kind."""
     async with new_provider(request.param) as provider, started(provider) as sandbox:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 SHELL, LISTENER = b"x", b"l"
 """Kinds of descriptors: a shell's terminal and pipe, and a socket that listens."""
 MAX_FDS = 2
+DOOR = "door"
+"""Name of the socket file on which a container gets its control socket, if not inherited."""
 
 
 def offer(connection: socket.socket) -> socket.socket:
@@ -30,6 +32,15 @@ def receive(connection: int) -> socket.socket | None:
     theirs = socket.socket(fileno=fds[0])
     theirs.setblocking(False)
     return theirs
+
+
+def fetch(door: str) -> None:
+    """Makes the socket that is given at the file `door` the standard input."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(door)
+        _, (fd,) = receive_fds(connection, 1, 1)
+    os.dup2(fd, 0)
+    os.close(fd)
 
 
 def send_fds(to: socket.socket, fds: Sequence[int], kind: bytes = SHELL) -> None:

@@ -16,7 +16,7 @@ import sys
 from typing import Any, TypedDict
 
 from . import linux, namespaces
-from .fd_passing import receive_fds
+from .fd_passing import DOOR, fetch, receive_fds
 from .limits import be_killed_first
 from .server import CONNECTION, serve
 
@@ -35,6 +35,16 @@ class Order(TypedDict):
 RUNTIME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MAX_ORDER_BYTES = 1 << 16
 _CONTAINERS_OWN = ("APPTAINER_", "SINGULARITY_", "PROMPT_COMMAND", "PS1")
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+_ENGINES_OWN = ("container", "HOSTNAME", *_PROXIES, *map(str.upper, _PROXIES))
+
+
+def main_at_door() -> None:
+    """Serves as `main`, with a control socket that it gets at the door, mounted at `mnt`."""
+    fetch(f"{RUNTIME}/mnt/{DOOR}")
+    for name in _ENGINES_OWN:
+        os.environ.pop(name, None)
+    main()
 
 
 def main() -> None:
@@ -91,8 +101,19 @@ def probe(arguments: str) -> None:
 
     `arguments` is the JSON of `namespaces` in `Order`.
     """
+    sys.exit(_try_to_enter(arguments))
+
+
+def probe_at_door(arguments: str) -> None:
+    """Does the same, in a container whose control socket comes from the door; answers as `main`."""
+    fetch(f"{RUNTIME}/mnt/{DOOR}")
+    if _try_to_enter(arguments) == 0:
+        socket.socket(fileno=0).send(b"done")
+
+
+def _try_to_enter(arguments: str) -> int:
     pid = linux.fork_into(namespaces.NAMESPACES)
     if pid == 0:
         namespaces.enter(runtime=RUNTIME, **json.loads(arguments))
         os._exit(0)
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

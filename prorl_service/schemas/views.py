@@ -343,7 +343,7 @@ class Agents(WireModel):
     agents: list[AgentInfo]
 
 
-class TaskSort(StrEnum):
+class TaskSort(Choice):
     WORST = "worst"
     """Lowest success rate; tasks without one come first."""
     BEST = "best"

@@ -19,9 +19,7 @@ from prorl_service.schemas import Rollout
 from prorl_tinker import StepData, TinkerRollouts
 from recipes.common import tinker_server
 from recipes.demo.evaluate import evaluate, success
-from recipes.demo.policies import CONTEXT
-from recipes.demo.tasks import instances
-from recipes.demo.train import LIMITS
+from recipes.demo.tasks import CONTEXT, LIMITS, instances
 from recipes.demo.warm_start import WarmStart, warm_started
 
 STEPS = 80

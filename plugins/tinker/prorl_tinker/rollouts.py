@@ -117,9 +117,9 @@ class TinkerRollouts:
         self._service.claim(self._training_id)
         self._background = BackgroundLoop()
         try:
-            self._groups.check()
             self._background.do(self._start())
             self._check_tokenizer()
+            self._groups.check()
         except BaseException:
             self.__exit__()
             raise

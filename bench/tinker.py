@@ -16,7 +16,8 @@ from bench import frame
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import Rollout
-from prorl_tinker import StepData, TinkerRollouts
+from prorl_tinker import TinkerRollouts, lora_training_client
+from prorl_tinker.rollouts import StepData
 from recipes.common import tinker_server
 from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import CONTEXT, LIMITS, instances
@@ -72,7 +73,7 @@ def measure(quick: bool) -> frame.Found:
 
 def learn(policy: Path, server: str, service: str, steps: int) -> frame.Found:
     own = tinker.ServiceClient(base_url=server, api_key="tml-dummy")
-    client = own.create_lora_training_client(base_model=str(policy), rank=RANK)
+    client = lora_training_client(own, base_model=str(policy), rank=RANK)
     tasks = [one.task() for one in instances("train", steps * GROUPS // 2, seed=0)]
     heldout = [one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=0)]
     seen = Seen()

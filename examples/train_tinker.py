@@ -10,7 +10,7 @@ import sys
 import tinker
 
 from prorl_service.schemas import Limits, Message, Task
-from prorl_tinker import TinkerRollouts
+from prorl_tinker import TinkerRollouts, lora_training_client
 
 STEPS = int(os.environ.get("STEPS", "20"))
 ADAM = tinker.AdamParams(learning_rate=1e-4)
@@ -26,7 +26,7 @@ def task(a: int, b: int) -> Task:
 
 
 def main(model: str) -> None:
-    client = tinker.ServiceClient().create_lora_training_client(base_model=model, rank=16)
+    client = lora_training_client(tinker.ServiceClient(), base_model=model, rank=16)
     url = os.environ.get("PRORL_URL", "http://localhost:8080")
     tasks = [task(a, b) for a in range(10, 40, 3) for b in range(50, 90, 7)]
     with TinkerRollouts(url, client, tasks, limits=Limits(max_response_tokens=512)) as rollouts:

@@ -14,7 +14,12 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, name="prorl", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="prorl", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.loop.run_forever()
+        self.loop.close()
 
     def do(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Returns what `work` returns. Not for the loop's own thread."""
@@ -24,6 +29,7 @@ class BackgroundLoop:
         """Cancels what still runs there."""
         self.do(_cancel_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
 
 
 async def _cancel_others() -> None:

@@ -78,9 +78,7 @@ class TrainersEngines(Protocol):
     def is_lent(self) -> bool:
         """True while the trainer needs them for something else."""
 
-    async def sample(
-        self, session_id: str, prompt_ids: list[int], asked: AskedSampling
-    ) -> Completion:
+    async def sample(self, session_id: str, prompt: list[int], asked: AskedSampling) -> Completion:
         """Samples at most `asked.max_tokens`, for which there is room. If cancelled, ends the call.
         Raises `BackendError`: `BackendLent` if the call is to be repeated when they are back."""
 

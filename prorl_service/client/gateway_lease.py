@@ -17,6 +17,7 @@ from prorl_service.client.async_http import AsyncRolloutClient
 from prorl_service.client.engine_gateway import Gateway, TrainersEngines
 from prorl_service.client.errors import ServiceCallError
 from prorl_service.client.http import RolloutClient
+from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,13 @@ class GatewayLease:
                 lease_s=BACKEND_LEASE_S,
                 max_calls=self._max_calls,
             )
+
+    async def tokenizer_problem(self, own: Any) -> str | None:
+        """Returns why the trainer's own tokenizer is not the service's; None if it is. Raises
+        `ServiceCallError`."""
+        async with AsyncRolloutClient(**self._client) as client:
+            status = await client.status()
+        return differing_tokenizer(own, status.tokenizer_digest)
 
     async def _renew(self) -> None:
         while True:

@@ -12,8 +12,10 @@ import tinker
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_tinker import RolloutsFailed, TinkerServerLost
+from prorl_service.schemas import Blame
+from prorl_tinker import TinkerServerLost
 from prorl_tinker import engine as engine_module
+from prorl_tinker.engine import NoTrainingClient
 from recipes.common import tinker_server
 from tests.faults.processes import port_to_come_back_to
 from tests.tinker.training import (
@@ -28,7 +30,7 @@ from tests.tinker.training import (
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
-LOST_AFTER_S = 8.0
+LOST_AFTER_S = 60.0
 
 
 @pytest.fixture
@@ -75,12 +77,17 @@ def test_rollouts_of_a_killed_training_server_fail_by_its_fault(
     with local.service([], log=tmp_path / "service.log", options=options) as service:
         client = new_client(connected(own_server), policy)
         slow = tasks(fault=str(turns))
-        with rollouts(service.url, client, tasks=slow, deadline_s=20.0) as own:
+        with rollouts(service.url, client, tasks=slow, deadline_s=LOST_AFTER_S) as own:
             killer = threading.Thread(target=kill_when, args=(turns, own_server))
             killer.start()
-            with pytest.raises((RolloutsFailed, TinkerServerLost), match="Tinker server"):
-                own.step()
+            step = own.step()
             killer.join()
+            errors = [one.error for group in step.groups for one in group if one.error]
+            assert errors
+            assert {one.blame for one in errors} == {Blame.BACKEND}
+            assert all(one.retryable for one in errors)
+            with pytest.raises(TinkerServerLost):
+                own.step()
 
 
 def kill_when(file: Path, server: local.LocalProcess) -> None:
@@ -91,11 +98,13 @@ def kill_when(file: Path, server: local.LocalProcess) -> None:
     server.kill()
 
 
+@pytest.mark.logs("skyrl/tinker")
 def test_a_full_server_says_so(own_server: local.LocalProcess, policy: Path) -> None:
     service = connected(own_server)
     new_client(service, policy)
-    with pytest.raises(tinker.RequestFailedError, match=r"Maximum number of LoRA adapters \(2\)"):
+    with pytest.raises(NoTrainingClient, match=r"Maximum number of LoRA adapters \(2\)") as full:
         new_client(service, policy)
+    assert "more slots" in full.value.hint
 
 
 @pytest.mark.parametrize("options", [(), ("--journal", "{}/journal")], ids=["forgets", "journal"])

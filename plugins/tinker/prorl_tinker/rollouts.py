@@ -14,16 +14,14 @@ import tinker
 from tinker import types
 
 from prorl_service.client import off_policy
-from prorl_service.client.background_loop import BackgroundLoop
+from prorl_service.client.background_loop import BackgroundLoop, in_thread
 from prorl_service.client.gateway_lease import GatewayLease
-from prorl_service.client.off_policy import OffPolicyWatch, PolicyDiffers
 from prorl_service.client.step_groups import StepGroups
 from prorl_service.client.trainable import Overlong
 from prorl_service.client.trainers_service import TrainersService
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Limits, Rollout, Sampling, Task
 from prorl_service.schemas.sampling import SamplerSpec
-from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 from prorl_tinker.convert import Sample, samples_of
 from prorl_tinker.engine import SamplingEngine
 
@@ -102,7 +100,7 @@ class TinkerRollouts:
             sampling=sampling,
             limits=limits,
         )
-        self._watch = OffPolicyWatch(CAUSES)
+        self._watch = off_policy.OffPolicyWatch(CAUSES)
         self._lease: GatewayLease | None = None
         self._number = 0
         self._step = StepData([], {}, [])
@@ -112,13 +110,11 @@ class TinkerRollouts:
         """True once the logprobs of the step were compared."""
 
     def __enter__(self) -> Self:
-        """Raises `PolicyTaken`, `BadRows`, `InvalidRequest`, `ServiceCallError`, and what the SDK
-        raises."""
+        """Raises `PolicyTaken`, `BadRows`, `InvalidRequest`, `ServiceCallError`, the SDK's own."""
         self._service.claim(self._training_id)
         self._background = BackgroundLoop()
         try:
             self._background.do(self._start())
-            self._check_tokenizer()
             self._groups.check()
         except BaseException:
             self.__exit__()
@@ -131,7 +127,6 @@ class TinkerRollouts:
         if self._lease is not None:
             self._lease.end_renewal()
             self._service.tell(self._lease.remove)
-            self._background.do(self._engine.close())
             self._background.do(self._lease.stop())
         self._service.release()
         self._background.stop()
@@ -140,7 +135,6 @@ class TinkerRollouts:
         """Offers the training client's weights to the service."""
         about = (await self._training_client.get_info_async()).model_data
         tokenizer = self._tokenizer or about.tokenizer_id or about.model_name
-        assert tokenizer is not None
         self._engine = SamplingEngine(self._training_client, deadline_s=self._service.deadline_s)
         lease = GatewayLease(
             self._engine,
@@ -154,11 +148,8 @@ class TinkerRollouts:
         self._watching = asyncio.create_task(self._engine.watch())
         await self._engine.open()
         self._lease = await lease.start()
-
-    def _check_tokenizer(self) -> None:
-        with self._service.client() as client:
-            digest = client.status().tokenizer_digest
-        if problem := differing_tokenizer(self._training_client.get_tokenizer(), digest):
+        own = await in_thread(self._training_client.get_tokenizer)
+        if problem := await lease.tokenizer_problem(own):
             raise InvalidRequest.of_field("tokenizer", problem)
 
     @property
@@ -221,7 +212,7 @@ class TinkerRollouts:
         `PolicyDiffers`."""
         sample = self._samples.get(id(datum))
         if sample is None:
-            raise PolicyDiffers(
+            raise off_policy.PolicyDiffers(
                 f"step {self._number}: the loss takes a datum that is none of the step's",
                 hint=off_policy.ROWS_CHANGED.text,
             )

@@ -16,7 +16,6 @@ from verl.utils.fs import copy_to_local
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.client.gateway_lease import GatewayLease
 from prorl_service.client.policy import HeldPolicy
-from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 from prorl_verl.checks import BadConfiguration
 from prorl_verl.engines import Engines
 from prorl_verl.settings import Settings, max_model_len, training_id
@@ -82,8 +81,7 @@ class Connection:
     async def _check_tokenizer(self) -> None:
         """Raises `BadConfiguration`."""
         own = await asyncio.to_thread(_tokenizer, self._model)
-        status = await self.client.status()
-        if problem := differing_tokenizer(own, status.tokenizer_digest):
+        if problem := await self._lease.tokenizer_problem(own):
             raise BadConfiguration(problem, hint="prorl.tokenizer sets the service's tokenizer")
 
     def give_up(self, rollout_ids: Sequence[str], sampler_id: str | None) -> None:

@@ -59,12 +59,10 @@ class Engines:
         """True while nothing is sampled, or nothing more for some calls."""
         return not self._is_open.is_set() or self._parked > 0
 
-    async def sample(
-        self, session_id: str, prompt_ids: list[int], asked: AskedSampling
-    ) -> Completion:
+    async def sample(self, session_id: str, prompt: list[int], asked: AskedSampling) -> Completion:
         """Like `generate`, for the service's parameters."""
         params = _params(asked, self._seed_name)
-        return await self.generate(session_id, prompt_ids, params, asked.max_tokens)
+        return await self.generate(session_id, prompt, params, asked.max_tokens)
 
     async def generate(
         self, session_id: str, prompt_ids: list[int], params: dict[str, Any], max_tokens: int

@@ -15,7 +15,7 @@ from prorl_service.schemas import Task
 from prorl_service.schemas.base import WireModel
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_service.utils.files import whole_file
-from prorl_tinker import TinkerRollouts
+from prorl_tinker import TinkerRollouts, lora_training_client
 from recipes.common import tinker_server
 from recipes.common.settings import BadSettings, Training
 from recipes.common.training.progress import Progress
@@ -76,9 +76,8 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
         if saved.path:
             client = service.create_training_client_from_state_with_optimizer(saved.path)
         else:
-            client = service.create_lora_training_client(
-                base_model=str(settings.model.path or model), rank=algorithm.lora_rank
-            )
+            base = str(settings.model.path or model)
+            client = lora_training_client(service, base_model=base, rank=algorithm.lora_rank)
         with TinkerRollouts(
             url,
             client,

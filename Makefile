@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo demo-lm test test-all test-fast check docs bench test-vllm test-sglang test-verl test-ray test-harnesses test-environments test-slurm neighbours release clean
+.PHONY: setup sandboxes demo demo-lm test test-all test-fast check docs bench test-vllm test-sglang test-verl test-tinker test-ray test-harnesses test-environments test-slurm neighbours release clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -28,6 +28,8 @@ test-sglang: setup ## training with TRL on a real SGLang on CPU, and the contrac
 	scripts/test-sglang
 test-verl:  ## training with VeRL on CPU, in an environment of its own
 	scripts/test-verl -n 2 --dist worksteal
+test-tinker: ## training on Tinker's API against SkyRL's server on CPU, in an environment of its own
+	scripts/test-tinker
 test-ray:   ## services on a Ray cluster, whose nodes and processes are killed at random
 	scripts/test-ray
 test-harnesses: setup sandboxes ## every harness, those that take minutes too

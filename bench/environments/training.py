@@ -23,8 +23,8 @@ from recipes.common.training import imitation
 from recipes.common.training.imitation import Transcript, tool_call
 from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.evaluate import evaluate, success
-from recipes.demo.tasks import Instance, instances
-from recipes.demo.train import LIMITS, TrainConfig, train
+from recipes.demo.tasks import LIMITS, Instance, instances
+from recipes.demo.train import TrainConfig, train
 from recipes.demo.warm_start import VOCAB_SIZE, WarmStart
 from tests.sandbox.images.debian import debian_image
 

@@ -20,8 +20,9 @@ import torch
 from bench import frame
 from bench.demo import summary
 from bench.smollm.text_loop import LOOPS, learned
-from recipes.demo.policies import CONFIGS, CONTEXT
+from recipes.demo.policies import CONFIGS
 from recipes.demo.report import smooth
+from recipes.demo.tasks import CONTEXT
 from recipes.demo.warm_start import WARM_STARTS, warm_started
 from tests import vllm_engine
 

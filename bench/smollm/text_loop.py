@@ -25,8 +25,7 @@ from prorl_trl import ProRLRollout
 from prorl_trl.convert import GroupMaker
 from recipes.demo import train as demo
 from recipes.demo.evaluate import evaluate, success
-from recipes.demo.policies import CONTEXT
-from recipes.demo.tasks import instances
+from recipes.demo.tasks import CONTEXT, LIMITS, instances
 from recipes.demo.warm_start import WARM_STARTS, warm_started
 
 REPLY = re.compile(r"<\|im_start\|>assistant\n(.*?(?:<\|im_end\|>|$))", re.DOTALL)
@@ -197,9 +196,9 @@ def _learn(output: Path, loop: str, config: demo.TrainConfig) -> dict[str, Any]:
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(demo, "ProRLRollout", LOOPS[loop])
-        before = evaluate(client, heldout, name="before", n=1, limits=demo.LIMITS)
+        before = evaluate(client, heldout, name="before", n=1, limits=LIMITS)
         log = demo.train(model, service.url, output / loop, config, observe=lambda _: None)
-        after = evaluate(client, heldout, name="after", n=1, limits=demo.LIMITS)
+        after = evaluate(client, heldout, name="after", n=1, limits=LIMITS)
     return {
         "before": success(before),
         "after": success(after),

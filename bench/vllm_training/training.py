@@ -29,8 +29,8 @@ from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
 from prorl_trl.pushes import Pushes
 from prorl_trl.weights import PolicyWeights
 from recipes.demo.evaluate import evaluate, success
-from recipes.demo.tasks import instances
-from recipes.demo.train import LIMITS, TrainConfig, dataset_row, make_trainer, train_tasks
+from recipes.demo.tasks import LIMITS, instances
+from recipes.demo.train import TrainConfig, dataset_row, make_trainer, train_tasks
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests import sglang_engine, vllm_engine
 from tests.trl.async_training import run_on_cpu

@@ -7,6 +7,7 @@ Pure; each plug-in chooses the column or key that holds the string, and how a se
 
 import hashlib
 import json
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -97,6 +98,22 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 def _content_id(messages: Sequence[ChatMessage]) -> str:
     content = json.dumps([[one.get("role"), one.get("content")] for one in messages])
     return "prompt-" + hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def rows_without_end(dataset: Any, seed: int | None) -> Iterator[Any]:
+    """Yields a dataset's rows without end: in its order, or reshuffled in each round if there is a
+    `seed` and the dataset has a length. Raises `ValueError` if it is empty."""
+    order = random.Random(seed)
+    while True:
+        rows: Any = dataset
+        if seed is not None and hasattr(dataset, "__len__"):
+            rows = (dataset[i] for i in order.sample(range(len(dataset)), len(dataset)))
+        is_empty = True
+        for row in rows:
+            is_empty = False
+            yield row
+        if is_empty:
+            raise ValueError("the training dataset is empty")
 
 
 # --- checks -------------------------------------------------------------------------------------

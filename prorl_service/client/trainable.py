@@ -5,8 +5,10 @@ Knows nothing of a trainer's further demands on a trajectory. A rollout that fai
 replaced by a copy of a sibling and never given a made-up reward.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, pstdev
 from typing import Literal
 
 from pydantic import ConfigDict
@@ -61,6 +63,20 @@ def other_policy(rollout: Rollout, versions: Collection[int]) -> ErrorInfo | Non
     )
 
 
+def checked(rollout: Rollout, *, engine: str, versions: Collection[int]) -> Rollout:
+    """Returns a rollout, with an error if a token of it is not of this trainer's own `engine`, or
+    not of the `versions` of its weights that it may be of."""
+    if failure_of(rollout) is not None:
+        return rollout
+    assert rollout.trajectory is not None
+    others = {one.backend for one in rollout.trajectory.turns} - {engine}
+    problem = other_policy(rollout, versions)
+    if others:
+        message = f"tokens of {', '.join(sorted(others))}: this trainer's engines are at {engine}"
+        problem = unusable(message, "use one service for each training")
+    return rollout if problem is None else rollout.model_copy(update={"error": problem})
+
+
 def trained_segments(rollout: Rollout) -> list[Segment]:
     """Returns the segments to learn from: they hold a sampled token, and are of a kind that the
     task trains on. Those of the agent's own conversation come last."""
@@ -100,6 +116,32 @@ class SoftPunishment:
         sampled = sum(sum(segment.loss_mask) for segment in trajectory.segments)
         excess = sampled - (self.max_tokens - self.buffer_tokens)
         return -min(1.0, max(0.0, excess / self.buffer_tokens))
+
+
+Overlong = Literal["mask", "keep"] | SoftPunishment
+"""What is learnt from rollouts that did not stop by themselves: "mask" leaves them out of the loss,
+and their reward in the baseline of their group. "keep" treats them like others; a `SoftPunishment`
+does, too, but lowers rewards."""
+
+
+def shaped_reward(rollout: Rollout, overlong: Overlong) -> float | None:
+    if isinstance(overlong, SoftPunishment) and rollout.trajectory and rollout.reward is not None:
+        return rollout.reward + overlong.of(rollout.trajectory)
+    return rollout.reward
+
+
+def is_informative(rewards: Sequence[float | None]) -> bool:
+    known = [reward for reward in rewards if reward is not None]
+    return bool(known) and min(known) < max(known)
+
+
+def advantages(rewards: Sequence[float | None]) -> list[float]:
+    """Standardises rewards over the group; 0 without a reward, or if all are equal."""
+    if not is_informative(rewards):
+        return [0.0] * len(rewards)
+    known = [reward for reward in rewards if reward is not None]
+    mean, scale = fmean(known), pstdev(known) + 1e-8
+    return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]
 
 
 def trained_masks(
@@ -146,6 +188,18 @@ def blamed_on_engines(rollout: Rollout, outage: ErrorInfo | None) -> Rollout:
 
 def unusable(message: str, hint: str = "") -> ErrorInfo:
     return ErrorInfo(kind="UnusableTrajectory", blame=Blame.SERVICE, message=message, hint=hint)
+
+
+def failure_summary(failures: Sequence[ErrorInfo | None]) -> str:
+    """Returns the most frequent reasons, each once, with what to do about it. None: not failed."""
+    reasons = Counter(
+        f"{one.kind} (blame: {one.blame.value}): {one.message}"
+        + (f"\n      {one.hint}" if one.hint else "")
+        for one in failures
+        if one is not None
+    )
+    lines = [f"\n  {count} x {reason}" for reason, count in reasons.most_common(3)]
+    return f"{reasons.total()} of {len(failures)} rollouts failed" + "".join(lines)
 
 
 def component_means(components: Iterable[Mapping[str, float]]) -> dict[str, float]:

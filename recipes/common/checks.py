@@ -61,6 +61,7 @@ def check_trainer(settings: Training) -> None:
             "verl": "for a CPU, run scripts/setup-verl, then .venv-verl/bin/python -m recipes...; "
             "for GPUs see docs/verl.md",
             "trl": "run scripts/setup, then .venv/bin/python -m recipes...",
+            "tinker": "run scripts/setup-tinker, then .venv-tinker/bin/python -m recipes...",
         }
         raise BadSettings(f"trainer={trainer} is not installed here", hint=hint[trainer])
     if trainer == "verl" and settings.model.engine == "vllm" and not _is_installed("vllm"):
@@ -98,7 +99,7 @@ def check_nodes(settings: Training) -> None:
 def check_gpus(settings: Training) -> None:
     """Raises `BadSettings` if this machine has too few."""
     wanted = settings.cluster.gpus_per_node
-    if is_before_job(settings):
+    if is_before_job(settings) or settings.trainer.name == "tinker":
         return
     if settings.model.engine == "reference" or os.environ.get("RAY_ADDRESS"):
         return  # a tiny model, or GPUs of other machines

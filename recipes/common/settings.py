@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prorl_service.inference.reference_engine.imitation import Imitation
 
 S = TypeVar("S", bound="Run")
+TrainerName = Literal["trl", "verl", "tinker"]
 
 
 class BadSettings(ProRLError):
@@ -155,14 +156,18 @@ class Cluster(WireModel):
     name: str
     nodes: int = Field(ge=1)
     gpus_per_node: int = Field(ge=0)
-    arguments: dict[Literal["trl", "verl"], dict[str, Any]]
+    arguments: dict[TrainerName, dict[str, Any]]
     environment: dict[str, str]
 
 
 class Trainer(WireModel):
-    name: Literal["trl", "verl"]
+    name: TrainerName
     arguments: dict[str, Any]
     rollouts: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def brings_engines(self) -> bool:
+        return self.name != "trl"
 
 
 class Run(WireModel):

@@ -26,10 +26,10 @@ from prorl_service.schemas import Rollout, Task
 from prorl_service.utils import logs
 from recipes.demo import report
 from recipes.demo.evaluate import evaluate, sampled_tokens, success
-from recipes.demo.policies import AGENTS, CONFIGS, CONTEXT, WITH_HARNESS
+from recipes.demo.policies import AGENTS, CONFIGS, WITH_HARNESS
 from recipes.demo.programs import task_for
-from recipes.demo.tasks import instances
-from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
+from recipes.demo.tasks import CONTEXT, LIMITS, instances
+from recipes.demo.train import SUCCESS, TrainConfig, train
 from recipes.demo.warm_start import WARM_STARTS, Policy, warm_started
 
 HELDOUT_PER_FAMILY = 50

@@ -24,4 +24,3 @@ WITH_HARNESS: dict[Policy, TrainConfig] = {
 }
 """A harness takes seconds of CPU time to start, in each rollout: fewer of them, used more."""
 AGENTS: dict[Policy, str] = {"tiny": "A tiny agent", "smollm2": "SmolLM2-135M"}
-CONTEXT = 512

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from random import Random
 
-from prorl_service.schemas import Message, Task
+from prorl_service.schemas import Limits, Message, Task
 from recipes.common.data.splits import Split, keys_of
 
 SYSTEM_PROMPT = "Solve the task with one bash command, then answer with its result."
 FORMAT_REWARD = 0.1
+LIMITS = Limits(max_turns=2, max_response_tokens=128)
+CONTEXT = 512
 _PAIRS = tuple(combinations(range(10, 100), 2))
 _CONTENTS = range(100, 1000)
 

@@ -13,12 +13,11 @@ from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from prorl_service.schemas import Limits, Rollout, Task
+from prorl_service.schemas import Rollout, Task
 from prorl_trl import ProRLRollout, with_task
 from recipes.demo.programs import task_for
-from recipes.demo.tasks import instances
+from recipes.demo.tasks import LIMITS, instances
 
-LIMITS = Limits(max_turns=2, max_response_tokens=128)
 MAX_PER_FAMILY = 720
 SUCCESS = "prorl/reward/correct"
 

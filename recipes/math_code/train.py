@@ -1,7 +1,7 @@
 """Trains a model on problems: `python -m recipes.math_code.train task=math model=qwen3_4b`.
 
 configs/ has all options; docs/recipes.md says what was run. The trainers are VeRL's and TRL's
-stock ones.
+stock ones, and a loop on Tinker's API.
 """
 
 from omegaconf import DictConfig

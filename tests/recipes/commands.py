@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.verl.training import DIE_WITH_US, MARK, ROOT, end_survivors
 
-PLUGINS = ("plugins/trl", "plugins/verl")
+PLUGINS = ("plugins/trl", "plugins/verl", "plugins/tinker")
 LIBRARY = ".venv-reasoning"
 """Directory of reasoning-gym, where it is installed (scripts/setup-reasoning)."""
 TIMEOUT_S = 1500

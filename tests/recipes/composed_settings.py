@@ -13,7 +13,7 @@ S = TypeVar("S", bound=Run)
 MODELS = ("qwen3_4b", "qwen3_8b", "qwen3_14b", "tiny")
 SMALL = ("tiny", "smollm2")
 """Models for machines without a GPU; the second is for problems only."""
-TRAINERS = ("trl", "verl")
+TRAINERS = ("trl", "verl", "tinker")
 TASKS = ("math", "code", "stem", "reasoning_gym")
 """Tasks of the math and code recipe; SWE has its own recipe."""
 

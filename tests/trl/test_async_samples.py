@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.client.trainable import SoftPunishment
+from prorl_service.client.trainable import SoftPunishment, advantages
 from prorl_service.schemas import (
     Blame,
     ErrorInfo,
@@ -21,7 +21,7 @@ from prorl_service.schemas import (
 )
 from prorl_trl import checks
 from prorl_trl.async_groups import PromptGroups
-from prorl_trl.async_samples import RowAttempt, advantages, attempt_of, group_metrics, samples_of
+from prorl_trl.async_samples import RowAttempt, attempt_of, group_metrics, samples_of
 from tests.trl.test_convert import QUESTION, make_groups, make_rollout, make_segment
 
 REWARDS = st.lists(st.none() | st.floats(-10, 10, width=32), min_size=1, max_size=8)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.client.metrics import metrics
+from prorl_service.client.trainable import Overlong, failure_summary
 from prorl_service.schemas import (
     Blame,
     ErrorInfo,
@@ -22,11 +23,9 @@ from prorl_service.schemas import (
 )
 from prorl_trl.convert import (
     GroupMaker,
-    Overlong,
     Segments,
     TrlRow,
     columns,
-    failure_summary,
     row_metrics,
     row_of,
     task_of,
@@ -293,7 +292,8 @@ def test_tokens_left_out_are_a_mean_over_rollouts_that_did_not_fail() -> None:
 def test_the_summary_counts_reasons_and_says_what_to_do() -> None:
     error = ErrorInfo(kind="BackendError", blame=Blame.BACKEND, message="gone", hint="restart it")
     failed = make_rollout(state=RolloutState.FAILED, error=error, reward=None)
-    summary = failure_summary([make_row(failed), make_row(failed), make_row(make_rollout())])
+    rows = [make_row(failed), make_row(failed), make_row(make_rollout())]
+    summary = failure_summary([row.failure for row in rows])
     assert summary == (
         "2 of 3 rollouts failed\n  2 x BackendError (blame: backend): gone\n      restart it"
     )

@@ -1,13 +1,12 @@
 """Rollouts of a training step belong to the span that is current in the trainer."""
 
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from prorl_service.client import ServiceCallError
-from prorl_trl.service import TrainersService, run_groups
+from prorl_service.client.trainers_service import TrainersService, run_groups
 from tests.client.parents import STEP, refusing, step
 from tests.trl.async_training import AsyncTrainings
 from tests.trl.test_convert import QUESTION, make_groups
@@ -18,7 +17,7 @@ def test_groups_of_a_step_are_submitted_in_its_span() -> None:
         trainers = TrainersService(service.url, token=None, deadline_s=0)
         groups, deadline = make_groups([QUESTION] * 2, n=2), time.monotonic() + 60
         with step(), pytest.raises(ServiceCallError):
-            run_groups(trainers, groups, {}, deadline, nullcontext())
+            run_groups(trainers, groups, {}, deadline)
     assert service.seen[0] == ("/v1/rollouts", STEP)
 
 

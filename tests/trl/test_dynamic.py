@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from prorl_service.client import RolloutClient
+from prorl_service.client import RolloutClient, failures
+from prorl_service.client.datasets import rows_without_end
 from prorl_service.client.sampling import AllGroupsFail
 from prorl_service.client.trainable import SoftPunishment
 from prorl_service.schemas import TERMINAL_STATES, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
-from prorl_trl import calls, checks
-from prorl_trl.draws import prompts_without_end
+from prorl_trl import checks
 from tests.trl.conftest import RestartedService
 from tests.trl.training import ALL_FAIL, Trainings, dataset, logged, worst
 
@@ -107,7 +107,7 @@ def test_training_survives_a_restart_of_the_service(
     has_journal: bool,
 ) -> None:
     """The service is killed while a draw is open."""
-    monkeypatch.setattr(calls, "RETRY_DELAY_S", 0)
+    monkeypatch.setattr(failures, "RETRY_DELAY_S", 0)
     polls, follow = count(), RolloutClient.sampler
     journal = ["--journal", str(tmp_path / "journal.sqlite"), "--resume"] if has_journal else []
     service = start_service(*journal, "--run-workers", "2")
@@ -138,7 +138,7 @@ def test_rewards_of_other_columns_give_a_warning(train: Trainings, idle_url: str
 
 def test_prompts_come_in_another_order_in_each_round() -> None:
     data = dataset([None] * 20)
-    prompts = prompts_without_end(data, seed=0)
-    rounds = [[next(prompts)[0]["content"] for _ in range(20)] for _ in range(2)]
+    rows = rows_without_end(data, seed=0)
+    rounds = [[next(rows)["prompt"][0]["content"] for _ in range(20)] for _ in range(2)]
     assert rounds[0] != rounds[1]
     assert sorted(rounds[0]) == sorted(rounds[1])

@@ -14,9 +14,9 @@ import pytest
 from transformers import TrainerCallback
 
 from prorl_service import local
-from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client import RolloutClient, ServiceCallError, failures
 from prorl_service.schemas import BackendState, Rollout, RolloutState
-from prorl_trl import ProRLRollout, RolloutsFailed, calls, rollout
+from prorl_trl import ProRLRollout, RolloutsFailed, rollout
 from tests import real_engines
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.conftest import RestartedService
@@ -41,7 +41,7 @@ def test_training_continues_after_a_step_in_which_everything_failed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One of the second step's two tasks hangs until the deadline."""
-    monkeypatch.setattr(calls, "RETRY_DELAY_S", 1.5)
+    monkeypatch.setattr(failures, "RETRY_DELAY_S", 1.5)
     trainer = train_there(deadline_s=2, faults=["sandbox", "sandbox", "hang", None])
     assert logged(trainer, "prorl/failed") == [1, 0.5]
     assert logged(trainer, "prorl/failed/sandbox") == [1, 0]
@@ -121,7 +121,7 @@ def test_training_survives_a_restart_of_the_service(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The service is killed in the second step, when one of eight rollouts is received."""
-    monkeypatch.setattr(calls, "RETRY_DELAY_S", 0)
+    monkeypatch.setattr(failures, "RETRY_DELAY_S", 0)
     service = start_service("--run-workers", "1")
     _in_the_second_step(service.restart, monkeypatch)
     trainer = train(url=service.url)
@@ -162,7 +162,7 @@ def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(
 def test_training_does_not_wait_forever_for_a_service_that_forgets(
     train: Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "RETRY_DELAY_S", 0.1)
+    monkeypatch.setattr(failures, "RETRY_DELAY_S", 0.1)
     follow = RolloutClient.finish
 
     def stream(client: RolloutClient, _: Any, timeout_s: float) -> Iterator[Rollout]:
@@ -178,11 +178,11 @@ def test_training_does_not_wait_forever_for_a_service_that_forgets(
 def test_training_does_not_continue_forever_without_rollouts(
     train_there: Trainings,
 ) -> None:
-    options = {"max_steps": calls.MAX_LOST_CALLS}
+    options = {"max_steps": failures.MAX_LOST_CALLS}
     trainer = train_there.trainer(deadline_s=1, faults=["sandbox"] * 6, options=options)
     with pytest.raises(RolloutsFailed, match="no sandbox today"):
         trainer.train()
-    assert len(logged(trainer, "prorl/failed")) == calls.MAX_LOST_CALLS - 1
+    assert len(logged(trainer, "prorl/failed")) == failures.MAX_LOST_CALLS - 1
 
 
 def test_an_interrupt_cancels_running_rollouts(train: Trainings, service_url: str) -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from tqdm.auto import tqdm
 from trl import GRPOConfig, GRPOTrainer
 
 from prorl_service.client import RolloutClient
 from prorl_service.client.datasets import BadRows
+from prorl_service.client.trainable import failure_summary
+from prorl_service.client.trainers_service import TrainersService, run_groups
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from prorl_trl import ProRLRollout, convert
 from prorl_trl.async_rollouts import ProRLRolloutWorker
-from prorl_trl.service import TrainersService, run_groups
 from tests.server.application import serving
 from tests.server.conftest import engine  # noqa: F401
 from tests.server.draws import scored_settings
@@ -43,7 +43,6 @@ async def test_a_row_that_cannot_run_is_a_failed_row_and_others_are_trained_on(
             [scored("good", 0, 1), bad],
             {},
             deadline=time.monotonic() + 60,
-            bar=tqdm(disable=True),
         )
         return [
             convert.row_of(one, eos_id=chat.end_of_turn_id, segments="refuse", overlong="mask")
@@ -52,7 +51,7 @@ async def test_a_row_that_cannot_run_is_a_failed_row_and_others_are_trained_on(
 
     rows = await asyncio.to_thread(train)
     assert [one.failure is None for one in rows] == [True, True, False, False]
-    assert "stranger" in convert.failure_summary(rows)
+    assert "stranger" in failure_summary([row.failure for row in rows])
 
 
 STRANGER = {"task_id": "odd", "agent": "stranger"}

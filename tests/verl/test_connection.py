@@ -7,10 +7,11 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.client.engine_gateway import Completion
 from prorl_service.schemas import BackendState
 from prorl_verl.checks import BadConfiguration
 from prorl_verl.connection import Connection
-from prorl_verl.engines import Completion, Engines
+from prorl_verl.engines import Engines
 from prorl_verl.settings import settings_of
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.verl.test_settings import config
@@ -49,7 +50,7 @@ async def test_the_gateway_is_an_engine_that_the_service_can_call(
             assert backend.max_calls == 768
             await asyncio.to_thread(met.give_up, [], None)
             assert not client.backends()
-    await met._gateway.stop()
+    await met._lease.stop()
 
 
 async def test_another_tokenizer_of_the_same_size_is_refused(policy: Path, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from transformers import AutoTokenizer
 
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.client.trainable import failure_of
+from prorl_service.client.engine_gateway import Gateway
+from prorl_service.client.trainable import checked, failure_of
 from prorl_service.schemas import FinishReason, Group, Message, Rollout, Sampling, Task
 from prorl_verl.engines import Engines
-from prorl_verl.gateway import Gateway
-from prorl_verl.rows import checked, rows_of
+from prorl_verl.rows import rows_of
 from tests.trl.base_model import END_OF_TEXT, END_OF_TURN, with_split_eos
 from tests.verl.counting_server import client_of, counting
 from tests.verl.test_lent_engines import KEY

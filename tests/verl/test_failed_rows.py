@@ -12,9 +12,8 @@ from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from prorl_service.client.trainable import failure_of
+from prorl_service.client.trainable import checked, failure_of
 from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
-from prorl_verl.rows import checked
 from prorl_verl.scoring import Scoring
 from prorl_verl.store import Entries
 from tests.verl.test_rows import rollout_of, segment, turn_of

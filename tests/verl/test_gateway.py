@@ -10,6 +10,7 @@ import httpx
 import pytest
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 
+from prorl_service.client.engine_gateway import Gateway
 from prorl_service.errors import BackendLent, BackendRejected
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
@@ -18,7 +19,6 @@ from prorl_service.inference.engines.base import EngineCall
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.schemas import Sampling
 from prorl_verl.engines import Engines
-from prorl_verl.gateway import Gateway
 from tests.verl.counting_server import CONFIG, balancer_of, counting
 
 MAX_LEN = 64
@@ -53,10 +53,10 @@ def engines(cluster: tuple[list[Any], Any], servers: list[Any]) -> Engines:
 
 
 @asynccontextmanager
-async def gateway(engines: Engines, **options: str) -> AsyncIterator[Backend]:
+async def gateway(engines: Engines) -> AsyncIterator[Backend]:
     """Yields a gateway as the service sees it."""
     model = {"model": "m", "root": "/models/m", "api_key": KEY}
-    gateway = Gateway(engines, max_model_len=MAX_LEN, **model, **options)
+    gateway = Gateway(engines, max_model_len=MAX_LEN, **model)
     port = await gateway.start("127.0.0.1", 0)
     async with aclosing(Connections()) as connections:
         yield Backend(f"http://127.0.0.1:{port}", connections, api_key=KEY)
@@ -105,9 +105,10 @@ async def test_ids_and_logprobs_pass_through(backend: Backend, servers: list[Any
 
 @pytest.mark.parametrize(("engine", "name"), [("vllm", "seed"), ("sglang", "sampling_seed")])
 async def test_a_seed_has_the_name_that_the_engine_knows(
-    engines: Engines, servers: list[Any], engine: str, name: str
+    cluster: tuple[list[Any], Any], servers: list[Any], engine: str, name: str
 ) -> None:
-    async with gateway(engines, engine=engine) as backend:
+    engines = Engines(LLMServerClient(CONFIG, cluster[1]), max_in_flight=4, engine=engine)
+    async with gateway(engines) as backend:
         await generate(backend, seed=5)
     [given] = [one for server in servers for one in (await server.seen.remote())["parameters"]]
     assert {key: value for key, value in given.items() if "seed" in key} == {name: 5}

@@ -12,6 +12,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
+from prorl_service.client.engine_gateway import Gateway
 from prorl_service.schemas import (
     FinishReason,
     Group,
@@ -21,7 +22,6 @@ from prorl_service.schemas import (
     Sampling,
 )
 from prorl_verl.engines import Engines
-from prorl_verl.gateway import Gateway
 from tests import builders
 from tests.verl.counting_server import client_of, counting
 from tests.verl.turns_agent import TURNS

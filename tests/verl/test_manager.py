@@ -10,12 +10,12 @@ import ray
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.client.engine_gateway import Gateway
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.client.trainable import failure_of
 from prorl_service.schemas import Group, Limits, Sampling
 from prorl_verl import manager, store
 from prorl_verl.engines import Engines
-from prorl_verl.gateway import Gateway
 from prorl_verl.manager import ProRLAgentLoopManager
 from prorl_verl.scoring import Scored
 from prorl_verl.settings import settings_of

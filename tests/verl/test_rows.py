@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.client.trainable import SoftPunishment, failure_of
+from prorl_service.client.trainable import SoftPunishment, checked, failure_of
 from prorl_service.schemas import (
     NOT_SAMPLED,
     FinishReason,
@@ -15,7 +15,7 @@ from prorl_service.schemas import (
     SegmentKind,
     Turn,
 )
-from prorl_verl.rows import checked, rows_of
+from prorl_verl.rows import rows_of
 from prorl_verl.tensors import fields_of, keys_of, tag_of
 from tests import builders
 

@@ -10,10 +10,10 @@ import torch
 from transformers import TrainerCallback
 
 from prorl_service.client.policy import HeldPolicy
+from prorl_service.client.trainers_service import TrainersService
 from prorl_trl import checks
 from prorl_trl.draws import TrainerDraws
 from prorl_trl.saved import SavedRun
-from prorl_trl.service import TrainersService
 
 
 class RewardTable:

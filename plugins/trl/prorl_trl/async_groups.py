@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
+from prorl_service.client.datasets import rows_without_end
 from prorl_service.client.sampling import HOPELESS, MIN_LEASE_S, SamplerClient, all_failed
 from prorl_service.schemas import Group, Rollout
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_trl.convert import PAYLOAD_KEY
-from prorl_trl.draws import prompts_without_end
 
 POLL_S = 10.0
 """Seconds after which `next` returns None, so that the worker hears from an idle service too."""
@@ -34,14 +34,14 @@ class PromptGroups:
         self.dataset = dataset
         self._group_of = group_of
         self._run_id = run_id
-        self._prompts = enumerate(prompts_without_end(dataset, seed=None))
+        self._rows = enumerate(rows_without_end(dataset, seed=None))
 
     def __iter__(self) -> "PromptGroups":
         return self
 
     def __next__(self) -> Group:
-        number, prompt = next(self._prompts)
-        return self._group_of(f"{self._run_id}-{number}-{self.version}", prompt)
+        number, row = next(self._rows)
+        return self._group_of(f"{self._run_id}-{number}-{self.version}", row["prompt"])
 
     @staticmethod
     def number_and_version(name: str) -> tuple[int, int]:

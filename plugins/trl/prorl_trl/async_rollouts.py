@@ -21,20 +21,20 @@ import torch
 from pydantic import PositiveFloat
 
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
+from prorl_service.client.failures import RETRY_DELAY_S, RolloutsFailed
 from prorl_service.client.policy import HeldPolicy, kept_training_id
-from prorl_service.client.trainable import outage_of
+from prorl_service.client.trainable import Overlong, failure_summary, outage_of
+from prorl_service.client.trainers_service import LEASE_S, TrainersService
 from prorl_service.errors import PolicyUnclaimed, ProRLError
 from prorl_service.schemas import FinishReason, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
-from prorl_trl import async_groups, checks, convert
+from prorl_trl import async_groups, checks
 from prorl_trl.additions import StepReports
 from prorl_trl.async_groups import DrawnGroups, GroupSource, InflightGroups, PromptGroups
 from prorl_trl.async_samples import RowAttempt, attempt_of, group_metrics, samples_of
-from prorl_trl.calls import RolloutsFailed
 from prorl_trl.checks import checked
-from prorl_trl.convert import LEASE_S, GroupMaker, Overlong
+from prorl_trl.convert import GroupMaker
 from prorl_trl.rollout import FIRST_CONTACT_S
-from prorl_trl.service import TrainersService
 from prorl_trl.settings import sampling_of
 from prorl_trl.taken import GivenSamples, trainer_of, watch_losses
 from prorl_trl.weights import PolicyWeights, WeightsSender, checkpoint_names, of_checkpoint
@@ -42,8 +42,6 @@ from prorl_trl.weights import PolicyWeights, WeightsSender, checkpoint_names, of
 logger = logging.getLogger(__name__)
 
 IDLE_S = 1.0
-RETRY_DELAY_S = 5.0
-"""Delay after a group whose rollouts all failed for a temporary reason."""
 STOP_TIMEOUT_S = 5.0
 MAX_LOST_GROUPS = 8
 """Maximum consecutive groups whose rollouts all failed for a permanent reason."""
@@ -287,7 +285,7 @@ class ProRLRolloutWorker:
         rows = [attempt.whole for attempt in attempts]
         failures = [row.failure for row in rows if row.failure is not None]
         if failures:
-            self._last_end = convert.failure_summary(rows)
+            self._last_end = failure_summary([row.failure for row in rows])
         else:
             cut_off = sum(row.finish_reason != FinishReason.FINISHED.value for row in rows)
             self._last_end = (

@@ -13,9 +13,14 @@ from typing import Any
 import numpy as np
 
 from prorl_service.client.metrics import metrics, oldest_version
-from prorl_service.client.trainable import trained_segments
+from prorl_service.client.trainable import (
+    Overlong,
+    advantages,
+    is_informative,
+    trained_segments,
+)
 from prorl_service.schemas import Rollout, Segment, Trajectory
-from prorl_trl.convert import Overlong, TrlRow, row_of
+from prorl_trl.convert import TrlRow, row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +73,6 @@ def _completion(trajectory: Trajectory) -> list[dict[str, str]]:
         messages.append({"role": "assistant", "content": turn.text})
         messages += [{"role": "tool", "content": call.output} for call in turn.tool_calls]
     return messages
-
-
-def is_informative(rewards: Sequence[float | None]) -> bool:
-    known = [reward for reward in rewards if reward is not None]
-    return bool(known) and min(known) < max(known)
-
-
-def advantages(rewards: Sequence[float | None]) -> list[float]:
-    """Standardises rewards over the group; 0 without a reward, or if all are equal."""
-    if not is_informative(rewards):
-        return [0.0] * len(rewards)
-    known = [reward for reward in rewards if reward is not None]
-    mean, scale = fmean(known), pstdev(known) + 1e-8
-    return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]
 
 
 def samples_of(

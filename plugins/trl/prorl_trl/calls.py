@@ -5,6 +5,7 @@ All processes make a call, and the main one alone talks to the service. Sends no
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 
-from prorl_service.errors import ProRLError
+from prorl_service.client.failures import LostCalls, wait_for_restart
+from prorl_service.client.trainers_service import ServiceForgot, TrainersService, run_groups
 from prorl_service.schemas import Group, Rollout
 from prorl_trl import checks, convert
 from prorl_trl.additions import RewardTable
@@ -21,18 +23,9 @@ from prorl_trl.draws import TOO_FEW, TrainerDraws
 from prorl_trl.processes import on_main
 from prorl_trl.pushes import Pushes
 from prorl_trl.saved import SavedRun, step_of
-from prorl_trl.service import ServiceForgot, TrainersService, run_groups
 from prorl_trl.taken import TakenRows
 
 logger = logging.getLogger(__name__)
-
-RETRY_DELAY_S = 5.0
-MAX_LOST_CALLS = 3
-"""Maximum consecutive calls, each retried to its deadline, without a usable rollout."""
-
-
-class RolloutsFailed(ProRLError):
-    """No rollout of a call can be trained on, or one failed under `on_failure="raise"`."""
 
 
 class TrainerRollouts:
@@ -56,11 +49,11 @@ class TrainerRollouts:
         that are replayed may be chosen, too. `row_of`: `convert.row_of` without `versions`.
         `raises`: a failed rollout ends training. `observe` gets each attempt's rollouts."""
         self.trainer, self._service, self.pushes, self._saved = trainer, service, pushes, saved
-        self._make, self._row_of, self._observe, self._raises = groups, row_of, observe, raises
+        self._make, self._row_of, self._observe = groups, row_of, observe
+        self._calls = LostCalls(raises=raises)
         self._draws, self._is_dynamic = draws, is_dynamic
         self._inflight: tuple[list[Group], dict[str, Rollout]] | None = None
         self._count = 0
-        self._lost = 0
         self._rewards = RewardTable(trainer)
         self._taken = TakenRows(trainer, groups.sampling, judges=not saved.is_replayed)
         names = ("response_template", "response_schema")
@@ -128,16 +121,18 @@ class TrainerRollouts:
                 rollouts = self._attempt(prompts, deadline)
                 self._observe(rollouts)
                 rows = self._rows_of(rollouts, len(prompts))
-                if not self._is_to_retry(rows, deadline):
+                failures = [row.failure for row in rows]
+                last = -math.inf if self._saved.is_replayed else deadline
+                if not self._calls.is_to_retry(failures, last):
                     break
-                time.sleep(RETRY_DELAY_S)
         except ServiceForgot:
             rollouts = []
-            self._wait_for_restart(deadline)
+            wait_for_restart(deadline)
             return None
         finally:
             self._saved.add(step_of(self.trainer), rollouts)
-        self._count_lost(rows)
+        self._calls.count(failures)
+        self._warn_if_empty(rows)
         values = convert.row_metrics(rows, self.pushes.newest)
         if self._draws is not None and self.trainer.model.training:
             values |= self._draws.metrics()
@@ -160,7 +155,8 @@ class TrainerRollouts:
             rollouts = self._draws.draw(groups, deadline, bar)
         else:
             bar = self._bar("rollouts", len(prompts), len(ended))
-            rollouts = run_groups(self._service, groups, ended, deadline, bar)
+            with bar:
+                rollouts = run_groups(self._service, groups, ended, deadline, bar.update)
         self._inflight = None
         return rollouts
 
@@ -176,30 +172,7 @@ class TrainerRollouts:
         unused = convert.unused_row(self.trainer._tokenizer.eos_token_id, shortage)
         return rows + [unused] * (count - len(rows))
 
-    def _is_to_retry(self, rows: Sequence[TrlRow], deadline: float) -> bool:
-        failures = [row.failure for row in rows if row.failure is not None]
-        if not failures:
-            return False
-        summary = convert.failure_summary(rows)
-        can_pass = any(failure.retryable for failure in failures)
-        is_lost = len(failures) == len(rows)
-        if self._raises or (is_lost and not can_pass):
-            raise RolloutsFailed(summary)
-        logger.warning(summary)
-        is_over = self._saved.is_replayed or time.monotonic() + RETRY_DELAY_S > deadline
-        return is_lost and not is_over
-
-    def _wait_for_restart(self, deadline: float) -> None:
-        forgotten = "the service no longer knows the rollouts it was given: was it restarted?"
-        if time.monotonic() + RETRY_DELAY_S > deadline:
-            raise RolloutsFailed(forgotten, hint="`url` must always lead to the same service")
-        logger.warning("%s Resubmitting missing rollouts.", forgotten)
-        time.sleep(RETRY_DELAY_S)
-
-    def _count_lost(self, rows: Sequence[TrlRow]) -> None:
-        self._lost = 0 if any(row.failure is None for row in rows) else self._lost + 1
-        if self._lost >= MAX_LOST_CALLS:
-            raise RolloutsFailed(convert.failure_summary(rows))
+    def _warn_if_empty(self, rows: Sequence[TrlRow]) -> None:
         if not any(any(row.env_mask) for row in rows):
             logger.warning(
                 "this step has nothing to learn from: every rollout failed or, under "

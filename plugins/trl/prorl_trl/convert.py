@@ -9,7 +9,6 @@ A rollout that cannot be trained on becomes a row without weight: one EOS token 
 reward. It is never replaced by a copy of a sibling and never given a made-up reward.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -18,13 +17,15 @@ from typing import Any, Literal
 from prorl_service.client.datasets import ChatMessage, task_from, task_payload
 from prorl_service.client.metrics import Outcome, metrics, outcome_of
 from prorl_service.client.trainable import (
-    SoftPunishment,
+    Overlong,
     failure_of,
     is_cut_off,
     other_policy,
+    shaped_reward,
     trained_segments,
     unusable,
 )
+from prorl_service.client.trainers_service import LEASE_S
 from prorl_service.schemas import (
     Difficulty,
     ErrorInfo,
@@ -39,7 +40,6 @@ from prorl_service.schemas import (
 
 PAYLOAD_KEY = "prorl"
 
-Overlong = Literal["mask", "keep"] | SoftPunishment
 Segments = Literal["refuse", "longest", "last"]
 
 
@@ -76,10 +76,6 @@ def task_of(prompt: Sequence[ChatMessage], *, default_agent: str | None) -> Task
         no_agent_hint="build the dataset with `prorl_trl.with_task(...)`, or name one for all "
         "prompts with `ProRLRollout(agent=...)`",
     )
-
-
-LEASE_S = 300.0
-"""Seconds that the service continues without this trainer, before it reclaims its rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +139,6 @@ def row_of(
     `segments`: "refuse" fails a rollout of more than one; "longest" trains on the one with the
     most sampled tokens, of equals the later; "last" on the one that was opened last.
 
-    `overlong`: "mask" takes rollouts that did not stop by themselves out of the loss; their reward
-    still counts in the baseline of their group. "keep" treats them like others; a `SoftPunishment`
-    does, too, but lowers rewards.
-
     `versions`: those of the weights that tokens must be sampled with; None: any.
 
     `complete`: last tokens of rollouts that TRL takes for complete; None if any token may be last.
@@ -162,7 +154,7 @@ def row_of(
     assert rollout.trajectory is not None
     segment = _chosen(rollout, segments)
     is_masked = overlong == "mask" and is_cut_off(rollout.trajectory)
-    outcome = replace(outcome_of(rollout), reward=_shaped(rollout, overlong))
+    outcome = replace(outcome_of(rollout), reward=shaped_reward(rollout, overlong))
     others = [one for one in rollout.trajectory.segments if one is not segment]
     return TrlRow(
         prompt_ids=segment.prompt_ids,
@@ -191,12 +183,6 @@ def _chosen(rollout: Rollout, segments: Segments) -> Segment:
 
 def _sampled_tokens(segment: Segment) -> int:
     return sum(segment.loss_mask)
-
-
-def _shaped(rollout: Rollout, overlong: Overlong) -> float | None:
-    if isinstance(overlong, SoftPunishment) and rollout.trajectory and rollout.reward is not None:
-        return rollout.reward + overlong.of(rollout.trajectory)
-    return rollout.reward
 
 
 def _trajectory_failure(
@@ -258,15 +244,3 @@ def row_metrics(rows: Sequence[TrlRow], newest_version: int | None) -> dict[str,
     if usable:
         values["prorl/left_out_tokens"] = fmean(row.left_out_tokens for row in usable)
     return values
-
-
-def failure_summary(rows: Sequence[TrlRow]) -> str:
-    """Returns the most frequent reasons, each once, with what to do about it."""
-    reasons = Counter(
-        f"{row.failure.kind} (blame: {row.failure.blame.value}): {row.failure.message}"
-        + (f"\n      {row.failure.hint}" if row.failure.hint else "")
-        for row in rows
-        if row.failure
-    )
-    lines = [f"\n  {count} x {reason}" for reason, count in reasons.most_common(3)]
-    return f"{reasons.total()} of {len(rows)} rollouts failed" + "".join(lines)

@@ -5,17 +5,17 @@ informative. Main process only; knows no rows.
 """
 
 import logging
-import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+from prorl_service.client.datasets import rows_without_end
 from prorl_service.client.sampling import CandidateQueue, StepDraws
 from prorl_service.client.trainable import outage_of
+from prorl_service.client.trainers_service import TrainersService, restarts_noticed
 from prorl_service.schemas import Blame, ErrorInfo, Group, Rollout
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
-from prorl_trl.service import TrainersService, restarts_noticed
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,8 @@ class TrainerDraws:
                 "order than before, and has forgotten which tasks it had deferred",
                 step,
             )
-        prompts = prompts_without_end(trainer.train_dataset, trainer.args.seed + step)
+        rows = rows_without_end(trainer.train_dataset, trainer.args.seed + step)
+        prompts = (row["prompt"] for row in rows)
         names = (f"other-{number}-0" for number in count())
         self._service = service
         self._candidates = CandidateQueue(map(group_of, names, prompts))
@@ -82,18 +83,3 @@ class TrainerDraws:
     def end(self) -> None:
         """Cancels groups that were carried over; another draw starts from scratch."""
         self._service.tell(lambda client: client.delete_sampler(self._service.run_id))
-
-
-def prompts_without_end(dataset: Any, seed: int | None) -> Iterator[Any]:
-    """Yields a dataset's prompts without end: in its order, or reshuffled in each round if there is
-    a `seed` and the dataset has a length. Raises `ValueError` if it is empty."""
-    order = random.Random(seed)
-    while True:
-        rows: Any = dataset
-        if seed is not None and hasattr(dataset, "__len__"):
-            rows = (dataset[i] for i in order.sample(range(len(dataset)), len(dataset)))
-        row = None
-        for row in rows:
-            yield row["prompt"]
-        if row is None:
-            raise ValueError("the training dataset is empty")

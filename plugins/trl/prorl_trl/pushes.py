@@ -6,10 +6,22 @@ A collective throughout: all processes call it, and the main one talks to the se
 from pathlib import Path
 from typing import Any
 
+from prorl_service.client.trainers_service import TrainersService
 from prorl_trl.fingerprint import Fingerprint, fingerprint
 from prorl_trl.processes import on_main
-from prorl_trl.service import TrainersService
 from prorl_trl.weights import PolicyWeights, WeightsSender, on_main_with, policy_weights
+
+KEPT_AS = "prorl_training"
+"""Key of the training's id in the trainer's state, which its checkpoints keep."""
+
+
+def claim(service: TrainersService, trainer: Any) -> bool:
+    """Claims the policy for the training that the trainer's checkpoint belongs to. Returns and
+    raises like `TrainersService.claim`."""
+    kept = trainer.state.stateful_callbacks
+    is_new = service.claim(kept.get(KEPT_AS, {}).get("attributes", {}).get("training_id"))
+    kept[KEPT_AS] = {"args": {}, "attributes": {"training_id": service.training_id}}
+    return is_new
 
 
 class Pushes:
@@ -62,8 +74,10 @@ class Pushes:
 
     def _hold(self) -> None:
         """Makes a push due if another training may have had the policy before it is claimed."""
-        trainer, service = self._trainer, self._service
-        if self._holds_policy and on_main(trainer.accelerator, lambda: service.claim(trainer)):
+        trainer = self._trainer
+        if self._holds_policy and on_main(
+            trainer.accelerator, lambda: claim(self._service, trainer)
+        ):
             self._pushed = None
 
     def _push(self, found: Fingerprint | None) -> None:

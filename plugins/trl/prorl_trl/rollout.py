@@ -16,6 +16,8 @@ from pydantic import PositiveFloat
 from tqdm.auto import tqdm
 
 from prorl_service.client import Wire
+from prorl_service.client.trainable import Overlong
+from prorl_service.client.trainers_service import TrainersService
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
 from prorl_service.schemas.sampling import SamplerSpec
@@ -23,12 +25,11 @@ from prorl_trl import checks, convert
 from prorl_trl.additions import OnMain, StepReports, correct_sampling
 from prorl_trl.calls import TrainerRollouts
 from prorl_trl.checks import checked
-from prorl_trl.convert import GroupMaker, Overlong, Segments, with_task
+from prorl_trl.convert import GroupMaker, Segments, with_task
 from prorl_trl.draws import TrainerDraws
 from prorl_trl.processes import on_main
-from prorl_trl.pushes import Pushes
+from prorl_trl.pushes import Pushes, claim
 from prorl_trl.saved import SavedRun, step_of
-from prorl_trl.service import TrainersService
 from prorl_trl.settings import sampling_of
 
 FIRST_CONTACT_S = 30.0
@@ -181,7 +182,7 @@ class ProRLRollout:
         with service.client(retry_s=FIRST_CONTACT_S) as client:
             status = client.status()
         checks.check_tokenizer(trainer._tokenizer, status)
-        service.claim(trainer)
+        claim(service, trainer)
         with service.client() as client:
             checks.check_data(checks.datasets_of(trainer), self._agent, client, sampling)
         tqdm.write(f"prorl: watch the rollouts at {service.url}", sys.stderr)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client.trainers_service import TrainersService
 from prorl_service.client.weights_copy import WeightsCopy
 from prorl_service.schemas import (
     ADAPTER_CONFIG,
@@ -36,7 +37,6 @@ from prorl_trl.nccl import Broadcaster
 from prorl_trl.processes import Shards, Value, on_main
 from prorl_trl.represented import Representation, checkpoint_shapes, head_name
 from prorl_trl.safetensors_file import SafetensorsFile, Tensors
-from prorl_trl.service import TrainersService
 
 logger = logging.getLogger(__name__)
 

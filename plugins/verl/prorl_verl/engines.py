@@ -8,10 +8,12 @@ router is used: acquire a server, call it, release it. `contract` guards the pri
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import ray
+
+from prorl_service.client.engine_gateway import AskedSampling, Completion
+from prorl_service.errors import BackendLent
 
 RESUME_DELAY_S = 0.2
 """Delay before a call continues after an engine aborted it because its weights change."""
@@ -20,28 +22,19 @@ MAX_RESUME_DELAY_S = 1.0
 abort every call immediately, possibly until new weights arrive."""
 CANCEL_TIMEOUT_S = 10.0
 """Time for an engine to end a cancelled call."""
-
-
-@dataclass(slots=True)
-class Completion:
-    """Sampled tokens: lists of one length. `cached_tokens` are of the first call's prompt."""
-
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    cached_tokens: int = 0
-    finish_reason: Literal["stop", "length"] = "stop"
-
-
-class EnginesLent(Exception):
-    """The trainer needs the engines' devices for a while; repeat the call after that."""
+SEED_NAMES = {"sglang": "sampling_seed"}
+"""Name of the seed among an engine's sampling parameters, where it is not `seed`."""
+LENT = "the trainer needs the engines for a while"
 
 
 class Engines:
     """All of a trainer's engines; belongs to one event loop."""
 
-    def __init__(self, llm_client: Any, *, max_in_flight: int) -> None:
-        """`llm_client`: an `LLMServerClient`."""
+    problem = ""
+
+    def __init__(self, llm_client: Any, *, max_in_flight: int, engine: str = "vllm") -> None:
+        """`llm_client`: an `LLMServerClient`. `engine`: VeRL's name of the engines' kind."""
+        self._seed_name = SEED_NAMES.get(engine, "seed")
         self.versions: set[int] = set()
         """Versions that have sampled."""
         self.on_change: Callable[[], None] = lambda: None
@@ -66,11 +59,16 @@ class Engines:
         """True while nothing is sampled, or nothing more for some calls."""
         return not self._is_open.is_set() or self._parked > 0
 
+    async def sample(self, session_id: str, prompt: list[int], asked: AskedSampling) -> Completion:
+        """Like `generate`, for the service's parameters."""
+        params = _params(asked, self._seed_name)
+        return await self.generate(session_id, prompt, params, asked.max_tokens)
+
     async def generate(
         self, session_id: str, prompt_ids: list[int], params: dict[str, Any], max_tokens: int
     ) -> Completion:
         """Continues with new weights where an engine stopped for them; a cancelled call ends at its
-        engine, too. Raises `EnginesLent`, and what the engine raises.
+        engine, too. Raises `BackendLent`, and what the engine raises.
 
         A call ends with "stop" if its last token is in `params["stop_token_ids"]`, which may be the
         last one allowed: VeRL's servers say the same of both ends.
@@ -121,10 +119,10 @@ class Engines:
             self.versions.add(version)
 
     async def _call(self, session_id: str, prompt_ids: list[int], params: dict[str, Any]) -> Any:
-        """Raises `EnginesLent` if the engines are closed, or close meanwhile."""
+        """Raises `BackendLent` if the engines are closed, or close meanwhile."""
         async with self._room:
             if not self._is_open.is_set():
-                raise EnginesLent
+                raise BackendLent(LENT)
             call = asyncio.create_task(self._call_one(session_id, prompt_ids, params))
             self._calls.add(call)
             self._idle.clear()
@@ -134,7 +132,7 @@ class Engines:
             finally:
                 call.cancel()
         if call.cancelled():
-            raise EnginesLent
+            raise BackendLent(LENT)
         return call.result()
 
     def _ended(self, call: "asyncio.Task[Any]") -> None:
@@ -180,3 +178,17 @@ class Engines:
         if not self._is_open.is_set():
             self._is_open.set()
             self.on_change()
+
+
+def _params(asked: AskedSampling, seed_name: str) -> dict[str, Any]:
+    """Returns sampling parameters as VeRL's agent loops give them."""
+    params = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k or -1,
+        "repetition_penalty": 1.0,
+        "logprobs": True,
+        "stop_token_ids": asked.stop_token_ids,
+    }
+    wishes = {seed_name: asked.seed, "stop": asked.stop or None}
+    return params | {name: value for name, value in wishes.items() if value is not None}

@@ -7,22 +7,22 @@ own, in a thread, so that the trainer's is not blocked.
 import asyncio
 import atexit
 import logging
-import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from prorl_service.client import RolloutClient
+from prorl_service.client.background_loop import BackgroundLoop
 from prorl_service.client.metrics import outcome_of
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.client.saved import SavedStep
+from prorl_service.client.trainable import checked
 from prorl_service.schemas import Rollout
 from prorl_verl import checks, contract, store, tripwire
 from prorl_verl.connection import Connection, hold_policy
 from prorl_verl.data import check_data
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.measurements import Measurements, add_to_log
-from prorl_verl.rows import checked
 from prorl_verl.runs import GroupRuns
 from prorl_verl.saving import Saving, step_of
 from prorl_verl.scoring import ComputeScore, Scored, Scoring, compute_score_of
@@ -43,7 +43,6 @@ from prorl_verl.tripwire import Tripwire
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 _current: "ProRLAgentLoopManager | None" = None
 
 
@@ -86,8 +85,8 @@ class ProRLAgentLoopManager:
         """`new_compute_score` is called in the event loop of this manager."""
         self._config, self._settings = config, settings
         self._is_on_policy = is_on_policy(config, settings)
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="prorl", daemon=True).start()
+        background = BackgroundLoop()
+        self._loop, self._do = background.loop, background.do
         self._policy = policy
         self._connection = self._do(_connect(config, settings, llm_client, policy.key))
         check_data(config, settings)
@@ -103,9 +102,6 @@ class ProRLAgentLoopManager:
         self._dynamic = self._dynamic_sampling()
         store.before_close(self._end)
         atexit.register(self._end)  # where nothing closes the store
-
-    def _do(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _dynamic_sampling(self) -> DynamicSampling | None:
         if not draws(self._config):

@@ -5,7 +5,7 @@ get its advantage, too. A rollout that cannot be trained on has none; it is neve
 of a sibling and never given a made-up reward.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,7 @@ from prorl_service.client.trainable import (
     SoftPunishment,
     failure_of,
     is_cut_off,
-    other_policy,
     trained_segments,
-    unusable,
 )
 from prorl_service.schemas import NOT_SAMPLED, Rollout, Segment
 
@@ -68,20 +66,6 @@ def rows_of(
         for segment in trained_segments(rollout)
         if any(segment.loss_mask[:max_response_tokens])
     ]
-
-
-def checked(rollout: Rollout, *, engine: str, versions: Collection[int]) -> Rollout:
-    """Returns a rollout, with an error if a token of it is not of this trainer's own `engine`, or
-    not of the `versions` of its weights that rows may have."""
-    if failure_of(rollout) is not None:
-        return rollout
-    assert rollout.trajectory is not None
-    others = {one.backend for one in rollout.trajectory.turns} - {engine}
-    problem = other_policy(rollout, versions)
-    if others:
-        message = f"tokens of {', '.join(sorted(others))}: this trainer's engines are at {engine}"
-        problem = unusable(message, "use one service for each training")
-    return rollout if problem is None else rollout.model_copy(update={"error": problem})
 
 
 def _versions(segment: Segment) -> Iterator[int]:

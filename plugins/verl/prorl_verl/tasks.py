@@ -10,14 +10,12 @@ from typing import Any, Literal
 from tensordict import NonTensorData
 
 from prorl_service.client.datasets import task_from
+from prorl_service.client.trainers_service import LEASE_S
 from prorl_service.schemas import Group, Limits, Sampling, Task
 from prorl_verl.settings import Settings
 from prorl_verl.store import Prompt
 
 TASK_COLUMN = "prorl"
-
-LEASE_S = 300.0
-"""Seconds that the service continues without this trainer, before it reclaims its rollouts."""
 
 
 def task_of(row: Mapping[str, Any], *, agent: str | None, image: str | None) -> Task:

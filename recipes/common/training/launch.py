@@ -19,7 +19,7 @@ def train(
     settings: Training, run: Path, tasks: Sequence[Task], make_model: Callable[[], Path]
 ) -> None:
     """Trains. `run`: see `records.begin`. Raises `ProRLError`, before work starts if possible."""
-    brought = settings.trainer.name == "verl"
+    brought = settings.trainer.brings_engines
     checks.check_trainer(settings)
     checks.check_nodes(settings)
     checks.check_gpus(settings)
@@ -40,6 +40,10 @@ def train(
             from recipes.common.training import verl
 
             verl.train(settings, kept, model, url, run)
+        elif settings.trainer.name == "tinker":
+            from recipes.common.training import tinker
+
+            tinker.train(settings, kept, model, url)
         else:
             from recipes.common.training import trl
 

@@ -93,6 +93,8 @@ def _trainer(settings: Training, shape: ModelShape) -> str:
     is_whole = settings.algorithm.lora_rank == 0
     gb = (STATE_BYTES if is_whole else FROZEN_BYTES) * shape.parameters / 1e9
     what = "weights, gradients and moments" if is_whole else "weights under the adapter"
+    if settings.trainer.name == "tinker":
+        return f"{gb:.1f} GB of {what} on the Tinker server"
     if settings.trainer.name == "trl":
         return f"{gb:.1f} GB of {what} on each GPU, unless Accelerate shards them"
     gpus = settings.cluster.nodes * settings.cluster.gpus_per_node

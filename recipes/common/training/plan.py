@@ -34,7 +34,7 @@ def _trainer(settings: Run) -> Iterator[str]:
 
 
 def _configuration(settings: Training, url: str = URL) -> Any:
-    if settings.trainer.name == "trl" or importlib.util.find_spec("prorl_verl") is None:
+    if settings.trainer.name != "verl" or importlib.util.find_spec("prorl_verl") is None:
         return settings.arguments()
     from recipes.common.training import verl
 
@@ -75,7 +75,7 @@ def _machine(settings: Run) -> Iterator[str]:
 
 def missing(settings: Run, tasks_of: Callable[[Run], Sequence[Task]]) -> list[str]:
     """Returns each failed check of the start, with what to do. `tasks_of`: reads the data."""
-    brought = isinstance(settings, Training) and settings.trainer.name == "verl"
+    brought = isinstance(settings, Training) and settings.trainer.brings_engines
     is_local = settings.model.path is not None and checks.is_local(settings.model.path)
 
     def check_tasks() -> None:
@@ -123,3 +123,7 @@ def _check_arguments(settings: Training) -> None:
         from recipes.common.training import trl
 
         trl.check(settings)
+    if settings.trainer.name == "tinker" and importlib.util.find_spec("tinker") is not None:
+        from recipes.common.training import tinker
+
+        tinker.check(settings)

@@ -1,6 +1,6 @@
 """The service as one trainer uses it: clients, the hold of its policy, and groups that run there.
 
-On the main process only. Knows no rows and no weights; `client.policy` renews the lease.
+Blocking, for one process of the trainer. Knows no rows and no weights; `policy` renews the lease.
 """
 
 import time
@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from prorl_service.client import RolloutClient, ServiceCallError, Wire
+from prorl_service.client.calls import Wire
+from prorl_service.client.errors import ServiceCallError
+from prorl_service.client.http import RolloutClient
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.schemas import Group, Rollout
 
-KEPT_AS = "prorl_training"
-"""Key of the training's id in the trainer's state, which its checkpoints keep."""
+LEASE_S = 300.0
+"""Seconds that the service continues without a trainer, before it reclaims its rollouts."""
 
 
 class ServiceForgot(Exception):
@@ -41,41 +43,44 @@ class TrainersService:
         self._held = held
 
     def client(self, retry_s: float | None = None) -> RolloutClient:
-        return RolloutClient(
-            self.url,
-            token=self._token,
-            retry_s=self.deadline_s if retry_s is None else retry_s,
-            wire=self._wire,
-            training=None if self._held is None else self._held.key,
-        )
+        return RolloutClient(**self.client_options(retry_s))
+
+    def client_options(self, retry_s: float | None = None) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "token": self._token,
+            "retry_s": self.deadline_s if retry_s is None else retry_s,
+            "wire": self._wire,
+            "training": None if self._held is None else self._held.key,
+        }
 
     def tell(self, work: Callable[[RolloutClient], object]) -> None:
         """Does `work` without retries. What the service does not learn ends with its lease."""
         with self.client(retry_s=0) as client, suppress(ServiceCallError):
             work(client)
 
-    def claim(self, trainer: Any) -> bool:
-        """Claims the policy for the training that the trainer's checkpoint belongs to, also again
-        from a service that has forgotten it. Returns whether another training may have had it since
-        the last time. Raises `PolicyTaken`."""
-        kept, held = trainer.state.stateful_callbacks, self._held
-        training_id = kept.get(KEPT_AS, {}).get("attributes", {}).get("training_id")
-        if training_id is None and held is not None:
-            training_id = held.training.training_id
-        is_held = held is not None and held.is_held and training_id == held.training.training_id
-        if held is None or not is_held:
-            options: dict[str, Any] = {"token": self._token, "take_over": self._take_over}
-            held = self._held = HeldPolicy(self.url, training_id, **options).claim()
-        else:
-            held.check()
-            held.claim_again()
-        kept[KEPT_AS] = {"args": {}, "attributes": {"training_id": held.training.training_id}}
-        return not is_held
+    @property
+    def training_id(self) -> str | None:
+        """Id of the training that holds the policy; None before it is claimed."""
+        return None if self._held is None else self._held.training.training_id
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def claim(self, training_id: str | None = None) -> bool:
+        """Claims the policy for a training, None for the last one or a new one; also again from a
+        service that has forgotten it. Returns whether another training may have had it since the
+        last time. Raises `PolicyTaken`."""
+        held, training_id = self._held, training_id or self.training_id
+        if held is None or not held.is_held or training_id != held.training.training_id:
+            options: dict[str, Any] = {"token": self._token, "take_over": self._take_over}
+            self._held = HeldPolicy(self.url, training_id, **options).claim()
+            return True
+        held.check()
+        held.claim_again()
+        return False
+
+    def report(self, step: int, metrics: Mapping[str, Any], version: int | None = None) -> None:
         """See `HeldPolicy.report`; does nothing without a service."""
         if self._held is not None:
-            self._held.report(step, metrics)
+            self._held.report(step, metrics, version)
 
     def release(self) -> None:
         if self._held is not None:
@@ -87,14 +92,15 @@ def run_groups(
     groups: Sequence[Group],
     ended: dict[str, Rollout],
     deadline: float,
-    bar: Any,
+    on_end: Callable[[], object] = lambda: None,
 ) -> list[Rollout]:
     """Returns all rollouts in order; cancels the rest at the deadline. Raises `ServiceForgot`.
 
     Fills `ended` and runs only what is missing there; an exception cancels what is running.
+    `on_end` is called for each rollout that ends.
     """
     rollout_ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
-    with service.client() as client, bar:
+    with service.client() as client:
         try:
             with restarts_noticed():
                 client.submit(groups, invalid="fail")
@@ -103,7 +109,7 @@ def run_groups(
                 missing = [one for one in rollout_ids if one not in ended]
                 for rollout in client.finish(missing, deadline - time.monotonic()):
                     ended[rollout.rollout_id] = rollout
-                    bar.update()
+                    on_end()
         except BaseException:
             if running := [one for one in rollout_ids if one not in ended]:
                 service.tell(lambda client: client.cancel(running))

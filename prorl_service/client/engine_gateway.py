@@ -1,16 +1,18 @@
 """Gateway that offers a trainer's engines to the service as one backend, with an engine's routes.
 
-Token ids in, token ids out; VeRL's router picks the engine for each turn. VeRL updates the weights:
-this backend reports its version, and takes no weights. Each request needs the key that the service
-was given, even on loopback, which other users of the machine reach, too.
+Token ids in, token ids out. The trainer updates the weights: this backend reports their version,
+and takes none. Each request needs the key that the service was given, even on loopback, which other
+users of the machine reach, too. Knows no trainer. Needs uvicorn and Starlette, which plug-ins that
+use it require.
 """
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from hmac import compare_digest
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,18 +21,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from prorl_verl.engines import Completion, Engines, EnginesLent
+from prorl_service.errors import BackendError, BackendLent
 
-KINDS = {401: "AuthenticationError", 503: "EngineLent"}
-"""Types of errors. `EngineLent` makes the service repeat the call when the engines are back, at no
-cost to the rollout's budget."""
+LENT = "EngineLent"
+"""Type of error that makes the service repeat the call when the engines are back, at no cost to the
+rollout's budget."""
 MAX_BODY_BYTES = 64 * 2**20
 KEEP_OPEN_S = 75
-SEED_NAMES = {"sglang": "sampling_seed"}
-"""Name of the seed among an engine's sampling parameters, where it is not `seed`."""
 
 
-class _Sampling(BaseModel):
+class AskedSampling(BaseModel):
+    """Sampling parameters of a call, by vLLM's names. `top_k` 0: all tokens."""
+
     model_config = ConfigDict(extra="forbid")
 
     max_tokens: int = Field(ge=1)
@@ -48,7 +50,37 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     token_ids: list[int] = Field(min_length=1)
-    sampling_params: _Sampling
+    sampling_params: AskedSampling
+
+
+@dataclass(slots=True)
+class Completion:
+    """Sampled tokens: lists of one length. `cached_tokens` are of the first call's prompt."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    finish_reason: Literal["stop", "length"] = "stop"
+
+
+class TrainersEngines(Protocol):
+    """Engines of a trainer; belong to the gateway's event loop."""
+
+    problem: str
+    """Why they do not sample; "" if they do."""
+
+    @property
+    def version(self) -> int:
+        """Newest version that has sampled."""
+
+    @property
+    def is_lent(self) -> bool:
+        """True while the trainer needs them for something else."""
+
+    async def sample(self, session_id: str, prompt: list[int], asked: AskedSampling) -> Completion:
+        """Samples at most `asked.max_tokens`, for which there is room. If cancelled, ends the call.
+        Raises `BackendError`: `BackendLent` if the call is to be repeated when they are back."""
 
 
 class Gateway:
@@ -56,26 +88,27 @@ class Gateway:
 
     def __init__(
         self,
-        engines: Engines,
+        engines: TrainersEngines,
         *,
         model: str,
         root: str,
         max_model_len: int,
         api_key: str,
-        engine: str = "vllm",
+        logprobs_mode: str | None = None,
     ) -> None:
         """`model`: name under which it appears; `root`: where the service finds the tokenizer.
-        `api_key`: the bearer token of each request. `engine`: VeRL's name of the engines' kind."""
+        `api_key`: the bearer token of each request. `logprobs_mode`: by
+        vLLM's name, if it is known."""
         self._engines = engines
         self._state = ServerState()
         self._authorization = f"Bearer {api_key}".encode()
         self._max_model_len = max_model_len
-        self._seed_name = SEED_NAMES.get(engine, "seed")
         self._model = {
             "id": model,
             "root": root,
             "max_model_len": max_model_len,
-            "owned_by": "verl",
+            "owned_by": "trainer",
+            "logprobs_mode": logprobs_mode,
         }
 
     async def start(self, host: str, port: int) -> int:
@@ -108,7 +141,9 @@ class Gateway:
         request = Request(scope, receive)
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not compare_digest(given, self._authorization):
-            response = _refusal(401, "this engine belongs to a training run; send its key")
+            response = _refusal(
+                401, "this engine belongs to a training run; send its key", "AuthenticationError"
+            )
         else:
             response = await self._until_gone(request)
         await response(scope, receive, send)
@@ -133,7 +168,8 @@ class Gateway:
     async def _respond(self, request: Request, body: bytes) -> Response:
         match request.url.path:
             case "/health":
-                return Response()
+                problem = self._engines.problem
+                return _refusal(503, problem) if problem else Response()
             case "/v1/models":
                 return JSONResponse({"data": [self._model]})
             case "/weight_info":
@@ -154,30 +190,13 @@ class Gateway:
         if room < 1:
             return _refusal(400, f"{len(body.token_ids)} tokens leave no room in the context")
         asked = body.sampling_params
+        asked.max_tokens = min(asked.max_tokens, room)
         try:
-            completion = await self._engines.generate(
-                session_id,
-                body.token_ids,
-                _params(asked, self._seed_name),
-                min(asked.max_tokens, room),
-            )
-        except EnginesLent:
-            return _refusal(503, "the trainer needs the engines for a while")
+            completion = await self._engines.sample(session_id, body.token_ids, asked)
+        except BackendError as error:
+            kind = LENT if isinstance(error, BackendLent) else ""
+            return _refusal(error.answer_status, str(error), kind)
         return JSONResponse(_answer(len(body.token_ids), completion))
-
-
-def _params(asked: _Sampling, seed_name: str) -> dict[str, Any]:
-    """Returns sampling parameters as VeRL's agent loops give them."""
-    params = {
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "top_k": asked.top_k or -1,
-        "repetition_penalty": 1.0,
-        "logprobs": True,
-        "stop_token_ids": asked.stop_token_ids,
-    }
-    wishes = {seed_name: asked.seed, "stop": asked.stop or None}
-    return params | {name: value for name, value in wishes.items() if value is not None}
 
 
 def _answer(prompt_tokens: int, completion: Completion) -> dict[str, Any]:
@@ -211,7 +230,6 @@ def _spans(versions: list[int]) -> list[dict[str, Any]]:
     return spans
 
 
-def _refusal(status: int, message: str) -> Response:
-    kind = KINDS.get(status, "BadRequestError")
-    error = {"message": message, "type": kind, "code": status}
+def _refusal(status: int, message: str, kind: str = "") -> Response:
+    error = {"message": message, "type": kind or "BadRequestError", "code": status}
     return JSONResponse({"error": error}, status)

@@ -21,7 +21,7 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.images import (
     CachedImage,
     ImageOptions,
-    Images,
+    ImageStore,
     Pulled,
     context_archive,
     definitions,
@@ -49,7 +49,7 @@ class CacheOptions:
 
     def open(
         self, budget_gb: float | None = None, *, bases: Sequence[str] = (), network: bool = True
-    ) -> Images:
+    ) -> ImageStore:
         """Opens the store. `budget_gb`: maximum size of finished images. Raises `SandboxError`."""
         options = ImageOptions(
             root=self.cache,

@@ -35,7 +35,7 @@ PROGRAMS_INSIDE = f"{INSIDE}/programs"
 """Path of `cache.programs_directory` inside every sandbox that isolates."""
 
 DOOR_INSIDE = f"{INSIDE}/mnt"
-"""Path in a container of the directory of its `Door`, if it has one. No sandbox sees it."""
+"""Path in a container of the directory of its `ContainerDoor`, if any. No sandbox sees it."""
 
 _GUEST = Path(guest.__path__[0])
 _SOURCES = (_GUEST / "execd", _GUEST / "jupyter", Path(ptyprocess.__path__[0]))

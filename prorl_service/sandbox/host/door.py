@@ -27,7 +27,7 @@ CONNECT_TIMEOUT_S = 120.0
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Door:
+class ContainerDoor:
     def __init__(self, directory: Path, listener: socket.socket, *, not_root: bool) -> None:
         self.directory = directory
         """Directory to mount into the container."""
@@ -73,7 +73,7 @@ class Door:
 
 
 @contextmanager
-def opened_door(*, not_root: bool) -> Iterator[Door]:
+def opened_door(*, not_root: bool) -> Iterator[ContainerDoor]:
     """Makes the file. With `not_root`, a container is refused whose root is the host's."""
     around = files.temporary_directory("door")
     try:
@@ -85,6 +85,6 @@ def opened_door(*, not_root: bool) -> Iterator[Door]:
             listener.bind(str(directory / DOOR))
             (directory / DOOR).chmod(0o666)  # the container's root may be any user of the host
             listener.listen(1)
-            yield Door(directory, listener, not_root=not_root)
+            yield ContainerDoor(directory, listener, not_root=not_root)
     finally:
         shutil.rmtree(around, ignore_errors=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.guest.execd.fd_passing import receive_fds
-from prorl_service.sandbox.host.door import Door
+from prorl_service.sandbox.host.door import ContainerDoor
 from prorl_service.sandbox.host.processes import (
     Child,
     Process,
@@ -53,7 +53,7 @@ def _few_variables() -> dict[str, str]:
 class Container:
     command: list[str]
     environment: Mapping[str, str] = field(default_factory=_few_variables)
-    door: Door | None = None
+    door: ContainerDoor | None = None
     """Way of the control socket into it; None if it is the command's standard input."""
 
 

@@ -1,6 +1,6 @@
 """Images of sandboxes: SIF files in a cache of ours, or the store of a container engine."""
 
-from prorl_service.sandbox.images.base import ImageOptions, Images, Pulled
+from prorl_service.sandbox.images.base import ImageOptions, ImageStore, Pulled
 from prorl_service.sandbox.images.cache import ImageCache
 from prorl_service.sandbox.images.dockerfiles import context_archive
 from prorl_service.sandbox.images.image_config import ImageConfig
@@ -14,7 +14,7 @@ __all__ = [
     "ImageConfig",
     "ImageLease",
     "ImageOptions",
-    "Images",
+    "ImageStore",
     "Pulled",
     "Reference",
     "context_archive",

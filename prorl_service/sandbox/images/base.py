@@ -52,7 +52,7 @@ class ImageOptions:
     """True if commands of Dockerfiles have the host's network."""
 
 
-class Images(ABC):
+class ImageStore(ABC):
     @abstractmethod
     async def config(self, reference: str) -> ImageConfig:
         """Returns where an image's commands start, as whom and with which variables, as far as that

@@ -21,7 +21,12 @@ from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.images import oci_layout, registry, sif
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
 from prorl_service.sandbox.images.apptainer_build import ApptainerSource
-from prorl_service.sandbox.images.base import Images, nothing_to_give_up, substitutes_of, to_prune
+from prorl_service.sandbox.images.base import (
+    ImageStore,
+    nothing_to_give_up,
+    substitutes_of,
+    to_prune,
+)
 from prorl_service.sandbox.images.builder import ImageBuilder, WantedImage
 from prorl_service.sandbox.images.dockerfiles import DockerfileBuilders, DockerfileSource
 from prorl_service.sandbox.images.dockerfiles.work import BaseImage
@@ -44,7 +49,7 @@ BUILD_TIMEOUT_S = 3600.0
 SUBSTITUTE = "without a network, name an image that is here: --image-base {}=local:NAME"
 
 
-class ImageCache(Images):
+class ImageCache(ImageStore):
     """A cache for one event loop. Needs no closing: it works only while a caller holds or waits."""
 
     def __init__(

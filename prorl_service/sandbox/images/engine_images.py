@@ -26,7 +26,7 @@ from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.images import oci_layout
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
 from prorl_service.sandbox.images.apptainer_build import ApptainerSource, failure
-from prorl_service.sandbox.images.base import ImageOptions, Images, substitutes_of, to_prune
+from prorl_service.sandbox.images.base import ImageOptions, ImageStore, substitutes_of, to_prune
 from prorl_service.sandbox.images.builder import mb
 from prorl_service.sandbox.images.dockerfiles.buildah import step_failed
 from prorl_service.sandbox.images.dockerfiles.context import Context, unpack
@@ -58,7 +58,7 @@ tar -C "$from" ${owner:-} -c . | "$@" import - "$to"
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ContainerEngine:
     command: Sequence[str]
     """Start of its command lines."""
     is_podman: bool
@@ -77,7 +77,7 @@ class EngineImage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _ImageRecord:
     """An image that this module brought, or is bringing."""
 
     name: str
@@ -86,16 +86,16 @@ class _Record:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _EngineOutput:
     status: int
     out: str
     errors: str
 
 
-class EngineImages(Images):
+class EngineImages(ImageStore):
     """The images of one engine, for one event loop. Needs no closing."""
 
-    def __init__(self, engine: Engine, options: ImageOptions) -> None:
+    def __init__(self, engine: ContainerEngine, options: ImageOptions) -> None:
         """Raises `TaskError` for bases that are no pairs."""
         self._engine = engine
         self._options = options
@@ -322,7 +322,7 @@ class EngineImages(Images):
             raise failure(shown, said.status, said.errors, program=self._engine.name)
         return said.out.strip()
 
-    async def _run(self, *arguments: str, cwd: str | None = None) -> _Said:
+    async def _run(self, *arguments: str, cwd: str | None = None) -> _EngineOutput:
         return await _output([*self._engine.command, *arguments], cwd=cwd)
 
     async def _find(self, name: str) -> EngineImage | None:
@@ -343,7 +343,7 @@ class EngineImages(Images):
         content = orjson.dumps({"name": name, "reference": reference}).decode()
         files.write_whole(self._file(name), content)
 
-    async def _entry(self, record: _Record) -> CachedImage | None:
+    async def _entry(self, record: _ImageRecord) -> CachedImage | None:
         image = await self._find(record.name)
         if image is None:
             return None
@@ -385,16 +385,18 @@ class EngineImages(Images):
                 raise SandboxError(f"no room for {new}: {why}", hint=hint, retryable=not alone)
 
 
-def _records(root: Path) -> list[_Record]:
+def _records(root: Path) -> list[_ImageRecord]:
     """Returns the least recently used first."""
     found = []
     for path in root.glob("*.json"):
         with suppress(FileNotFoundError):  # removed meanwhile
-            found.append(_Record(**orjson.loads(path.read_bytes()), used_at=path.stat().st_mtime))
+            found.append(
+                _ImageRecord(**orjson.loads(path.read_bytes()), used_at=path.stat().st_mtime)
+            )
     return sorted(found, key=lambda record: record.used_at)
 
 
-async def _output(command: Sequence[str], *, cwd: str | None = None) -> _Said:
+async def _output(command: Sequence[str], *, cwd: str | None = None) -> _EngineOutput:
     """Runs a program, and ends its processes if the caller leaves."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -416,4 +418,6 @@ async def _output(command: Sequence[str], *, cwd: str | None = None) -> _Said:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     assert process.returncode is not None
-    return _Said(process.returncode, out.decode(errors="replace"), errors.decode(errors="replace"))
+    return _EngineOutput(
+        process.returncode, out.decode(errors="replace"), errors.decode(errors="replace")
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.images import ImageOptions, Images
+from prorl_service.sandbox.images import ImageOptions, ImageStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ def make(kind: str, images: ImageOptions, default_image: str | None) -> SandboxP
     return made
 
 
-def open_images(kind: str, options: ImageOptions) -> Images:
+def open_images(kind: str, options: ImageOptions) -> ImageStore:
     """Opens the store of a kind with images. Raises `SandboxError`, `TaskError`."""
     module = import_module(f"{__name__}.{kind}")
-    opened: Images = module.open_images(options)
+    opened: ImageStore = module.open_images(options)
     return opened

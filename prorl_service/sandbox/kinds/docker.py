@@ -6,8 +6,8 @@ use the daemon's socket is root on the host: nothing of the socket is in a sandb
 has the rest.
 """
 
-from prorl_service.sandbox.images import ImageOptions, Images
-from prorl_service.sandbox.images.engine_images import Engine, EngineImages
+from prorl_service.sandbox.images import ImageOptions, ImageStore
+from prorl_service.sandbox.images.engine_images import ContainerEngine, EngineImages
 from prorl_service.sandbox.kinds.engine import EngineProvider, found
 
 INSTALL_HINT = (
@@ -24,10 +24,10 @@ def provider(images: ImageOptions, default_image: str | None) -> EngineProvider:
     )
 
 
-def open_images(options: ImageOptions) -> Images:
+def open_images(options: ImageOptions) -> ImageStore:
     return EngineImages(engine(), options)
 
 
-def engine() -> Engine:
+def engine() -> ContainerEngine:
     """Raises `SandboxError` if Docker's command line is not installed."""
-    return Engine([found("docker", INSTALL_HINT)], is_podman=False)
+    return ContainerEngine([found("docker", INSTALL_HINT)], is_podman=False)

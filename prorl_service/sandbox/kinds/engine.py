@@ -3,7 +3,8 @@
 The engine starts one container per image, whose zygote makes namespaces and mounts, for which the
 engine's own filter and masks are off. Every sandbox is forked from it, as everywhere: what isolates
 sandboxes from each other and from the host does not depend on the engine. Around all of them are
-its own namespaces, users' among them: a container whose root is the host's is refused (`Door`).
+its own namespaces, users' among them: a container whose root is the host's is refused
+(`ContainerDoor`).
 
 Limits of a sandbox are the service's, since the engine knows one container for all sandboxes of an
 image.
@@ -36,7 +37,7 @@ from prorl_service.sandbox.host.zygotes import (
     container_user,
 )
 from prorl_service.sandbox.images import ImageOptions
-from prorl_service.sandbox.images.engine_images import Engine, EngineImages
+from prorl_service.sandbox.images.engine_images import ContainerEngine, EngineImages
 
 TRIAL_IMAGE = "localhost/prorl-trial:1"
 """Image of empty directories, in which a container is tried."""
@@ -55,7 +56,7 @@ OPTIONS = [
 class EngineProvider(ImageProvider):
     def __init__(
         self,
-        engine: Engine,
+        engine: ContainerEngine,
         options: Sequence[str],
         images: ImageOptions,
         *,

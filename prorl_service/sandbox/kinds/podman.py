@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 
 from prorl_service.sandbox.host.zygotes import container_user
-from prorl_service.sandbox.images import ImageOptions, Images
-from prorl_service.sandbox.images.engine_images import Engine, EngineImages
+from prorl_service.sandbox.images import ImageOptions, ImageStore
+from prorl_service.sandbox.images.engine_images import ContainerEngine, EngineImages
 from prorl_service.sandbox.kinds.engine import EngineProvider, found
 
 INSTALL_HINT = "run `prorl install podman`: it installs Podman, or says what is in the way"
@@ -28,16 +28,16 @@ def provider(images: ImageOptions, default_image: str | None) -> EngineProvider:
     )
 
 
-def open_images(options: ImageOptions) -> Images:
+def open_images(options: ImageOptions) -> ImageStore:
     return EngineImages(engine(), options)
 
 
-def engine() -> Engine:
+def engine() -> ContainerEngine:
     """Raises `SandboxError` if Podman is not installed."""
     # crun refuses hosts where cgroup v1 and v2 are both mounted.
     is_hybrid = Path("/sys/fs/cgroup/unified").is_dir()
     runtime = ["--runtime=runc"] if is_hybrid and shutil.which("runc") else []
-    return Engine([found("podman", INSTALL_HINT), *runtime], is_podman=True)
+    return ContainerEngine([found("podman", INSTALL_HINT), *runtime], is_podman=True)
 
 
 def _user_namespace() -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox import archives
 from prorl_service.sandbox.images import ImageOptions, context_archive, definitions
-from prorl_service.sandbox.images.engine_images import Engine, EngineImages
+from prorl_service.sandbox.images.engine_images import ContainerEngine, EngineImages
 from prorl_service.sandbox.kinds import docker, podman
 from tests.sandbox import engines
 from tests.sandbox.images.oci import Layout, docker_archive, root_file_system
@@ -25,26 +25,26 @@ MODULES = {"podman": podman, "docker": docker}
 
 
 @pytest.fixture(params=["podman", DOCKER])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> ContainerEngine:
     engines.use(request.param)
-    found: Engine = MODULES[request.param].engine()
+    found: ContainerEngine = MODULES[request.param].engine()
     return found
 
 
 @pytest.fixture
-async def images(engine: Engine, root: Path) -> AsyncIterator[EngineImages]:
+async def images(engine: ContainerEngine, root: Path) -> AsyncIterator[EngineImages]:
     images = EngineImages(engine, ImageOptions(root=root))
     yield images
     assert not [entry for entry in await images.prune(everything=True) if entry.in_use]
     assert await images.entries() == []
 
 
-def run(engine: Engine, *arguments: str) -> str:
+def run(engine: ContainerEngine, *arguments: str) -> str:
     done = subprocess.run([*engine.command, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def marker(engine: Engine, image: str) -> str:
+def marker(engine: ContainerEngine, image: str) -> str:
     """Returns the content of /marker of an image."""
     container = run(engine, "create", "--network=none", image, "/none")
     exported = subprocess.run(
@@ -58,7 +58,7 @@ def marker(engine: Engine, image: str) -> str:
 
 
 async def test_an_image_of_a_registry_is_pulled_once(
-    images: EngineImages, engine: Engine, layout: Layout
+    images: EngineImages, engine: ContainerEngine, layout: Layout
 ) -> None:
     layout.add("first", config={"WorkingDir": "/w", "User": "app", "Env": ["A=b=c"]})
     async with FakeRegistry(layout, tokens=True) as registry:
@@ -99,7 +99,7 @@ async def test_an_image_that_does_not_exist_is_the_tasks_fault(
 
 
 async def test_archives_and_layouts_are_images(
-    images: EngineImages, engine: Engine, layout: Layout, tmp_path: Path
+    images: EngineImages, engine: ContainerEngine, layout: Layout, tmp_path: Path
 ) -> None:
     archive = docker_archive(tmp_path / "docker.tar", "of an archive")
     async with images.image(f"docker-archive:{archive}") as image:
@@ -121,7 +121,7 @@ async def test_archives_and_layouts_are_images(
 
 
 async def test_a_root_file_system_is_imported_and_named(
-    images: EngineImages, engine: Engine, tmp_path: Path
+    images: EngineImages, engine: ContainerEngine, tmp_path: Path
 ) -> None:
     tree = root_file_system(tmp_path / "tree", "a tree")
     with pytest.raises(TaskError, match="uses no files") as refusal:
@@ -137,7 +137,7 @@ async def test_a_root_file_system_is_imported_and_named(
 
 
 async def test_a_dockerfile_is_built_once_on_what_stands_in(
-    engine: Engine, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: ContainerEngine, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "cache_root", lambda: tmp_path / "service")
     (tmp_path / "context").mkdir()
@@ -162,7 +162,7 @@ async def test_a_dockerfile_is_built_once_on_what_stands_in(
 
 
 async def test_only_unused_images_of_ours_make_room(
-    engine: Engine, root: Path, layout: Layout
+    engine: ContainerEngine, root: Path, layout: Layout
 ) -> None:
     for tag in ("users", "one", "two", "three"):
         layout.add(tag, tag=tag, padding=400_000)
@@ -190,7 +190,7 @@ async def test_only_unused_images_of_ours_make_room(
         run(engine, "rmi", users)
 
 
-async def test_a_container_keeps_its_image(engine: Engine) -> None:
+async def test_a_container_keeps_its_image(engine: ContainerEngine) -> None:
     """Also from other processes, which know nothing of this one's leases."""
     reference = image_of(engine.name)
     assert reference is not None

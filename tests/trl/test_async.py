@@ -138,7 +138,7 @@ def test_a_base_model_is_trained_on_rollouts_that_its_template_ends(
     trajectories = [one.trajectory for one in train.observed if one.trajectory]
     ends = {one.segments[-1].response_ids[-1] for one in trajectories}
     assert {tokenizer.convert_tokens_to_ids(END_OF_TURN)} < ends
-    assert logged(trainer, "prorl/failed") == [0]
+    assert set(logged(trainer, "prorl/failed")) == {0}
     assert logged(trainer, "grad_norm")[0] > 0
 
 

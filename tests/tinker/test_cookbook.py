@@ -5,7 +5,6 @@ import pytest
 pytest.importorskip(
     "tinker_cookbook.rl.data_processing",
     reason="needs tinker-cookbook, and with it a newer SDK than SkyRL's server allows",
-    exc_type=Exception,
 )
 
 from tinker_cookbook.rl.data_processing import (

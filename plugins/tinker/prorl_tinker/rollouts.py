@@ -197,7 +197,7 @@ class TinkerRollouts:
         output = self._background.do(self._engine.until(future.result_async()))
         pairs = zip(data, output.loss_fn_outputs, strict=True)
         gaps = [gap for pair in pairs for gap in self._gaps(*pair)]
-        values = self._step.metrics | output.metrics
+        values: dict[str, float] = self._step.metrics | output.metrics
         if gaps and not self._is_judged:
             mean, largest = fmean(gaps), max(gaps)
             values |= {"prorl/off_policy": mean, "prorl/off_policy_max": largest}

@@ -5,7 +5,6 @@ sampled token is compared with the server's own logprob, and its version with th
 an hour. Needs the environment of `scripts/setup-tinker`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,9 +22,9 @@ from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import CONTEXT, LIMITS, instances
 from recipes.demo.warm_start import WarmStart, warm_started
 
-STEPS = 80
+STEPS = 48
 GROUPS, GROUP_SIZE = 8, 8
-RANK, LEARNING_RATE = 16, 1e-2
+RANK, LEARNING_RATE = 16, 3e-3
 HELDOUT_PER_FAMILY, HELDOUT_ROLLOUTS = 50, 2
 PLUGIN = frame.ROOT / "plugins/tinker/prorl_tinker"
 
@@ -51,10 +50,13 @@ class Seen:
 
 def sampled_versions(rollout: Rollout) -> list[int]:
     """Returns the version of each sampled token."""
+<<<<<<< HEAD
     segments: Sequence[Segment] = rollout.trajectory.segments if rollout.trajectory else ()
+=======
+>>>>>>> tinker
     return [
         version
-        for one in segments
+        for one in (rollout.trajectory.segments if rollout.trajectory else ())
         for version, mask in zip(one.policy_versions, one.loss_mask, strict=True)
         if mask
     ]
@@ -100,7 +102,8 @@ def learn(policy: Path, server: str, service: str, steps: int) -> frame.Found:
             metrics = step.metrics
             if step.data:
                 future = client.forward_backward(step.data, "importance_sampling")
-                update = client.optim_step(tinker.AdamParams(learning_rate=LEARNING_RATE))
+                rate = LEARNING_RATE * (1 - (number - 1) / steps)
+                update = client.optim_step(tinker.AdamParams(learning_rate=rate))
                 metrics = rollouts.check(step.data, future)
                 update.result()
             seen.add(step, metrics, number + 1)

@@ -53,7 +53,7 @@ class GatewayLease:
         """`host`: the gateway's, towards the service; None finds it out. Raises `ServiceCallError`
         when the service does not take the gateway."""
         host = host or address_towards(self._client["url"])
-        bind = host if host in LOOPBACK else "0.0.0.0"
+        bind = host if host in LOOPBACK else "::" if host.startswith("[") else "0.0.0.0"
         self.url = f"http://{host}:{await self._gateway.start(bind, port)}"
         try:
             await self.register(FIRST_CONTACT_S)
@@ -111,10 +111,14 @@ class GatewayLease:
 
 
 def address_towards(url: str) -> str:
-    """Returns this host's address on the interface that leads to a URL. Sends nothing."""
+    """Returns this host's address on the interface that leads to a URL. Sends nothing. Raises
+    `OSError`."""
     target = urlsplit(url)
     if target.hostname in LOOPBACK:
         return LOOPBACK[1]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((target.hostname, target.port or 80))
-        return str(probe.getsockname()[0])
+    found = socket.getaddrinfo(target.hostname, target.port or 80, type=socket.SOCK_DGRAM)
+    family, kind, _, _, address = found[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        own = str(probe.getsockname()[0])
+    return f"[{own}]" if family is socket.AF_INET6 else own

@@ -14,7 +14,7 @@ import tinker
 from bench import frame
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import Rollout, Segment
+from prorl_service.schemas import Rollout
 from prorl_tinker import TinkerRollouts, lora_training_client
 from prorl_tinker.rollouts import StepData
 from recipes.common import tinker_server
@@ -50,10 +50,6 @@ class Seen:
 
 def sampled_versions(rollout: Rollout) -> list[int]:
     """Returns the version of each sampled token."""
-<<<<<<< HEAD
-    segments: Sequence[Segment] = rollout.trajectory.segments if rollout.trajectory else ()
-=======
->>>>>>> tinker
     return [
         version
         for one in (rollout.trajectory.segments if rollout.trajectory else ())

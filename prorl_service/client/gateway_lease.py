@@ -52,7 +52,8 @@ class GatewayLease:
     async def start(self, host: str | None = None, port: int = 0) -> Self:
         """`host`: the gateway's, towards the service; None finds it out. Raises `ServiceCallError`
         when the service does not take the gateway."""
-        host = host or await asyncio.to_thread(address_towards, self._client["url"])
+        if host is None:
+            host = await asyncio.to_thread(address_towards, self._client["url"])
         bind = host if host in LOOPBACK else "::" if host.startswith("[") else "0.0.0.0"
         self.url = f"http://{host}:{await self._gateway.start(bind, port)}"
         try:

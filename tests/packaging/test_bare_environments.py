@@ -88,6 +88,7 @@ def test_the_sdist_makes_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path)
         "prorl_vllm",
         "prorl_sglang",
         "prorl_harbor",
+        "prorl_tinker",
     }
     assert {name.partition("/")[0] for name in contents(wheel)} == {
         "prorl_service",

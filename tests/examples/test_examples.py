@@ -108,7 +108,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_examples_are_short_and_listed() -> None:
     listed = (EXAMPLES / "README.md").read_text()
     files = sorted(EXAMPLES.glob("*.[ps][yh]"))
-    assert len(files) == 8
+    assert len(files) == 9
     for file in files:
         assert len(file.read_text().splitlines()) <= MOST_LINES, file
         assert f"({file.name})" in listed

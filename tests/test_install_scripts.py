@@ -60,25 +60,30 @@ def test_a_command_as_nobody_has_no_privileges() -> None:
     assert int(status["CapEff"], 16) == 0
 
 
+CUDA = "nvidia-cudnn-cu13==9"
 CPU_INDEX = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
 
 
 @pytest.mark.parametrize(
-    ("requires", "has_gpu", "options"),
+    ("requires", "has_gpu", "is_reached", "options"),
     [
-        pytest.param("nvidia-cudnn-cu13==9", False, CPU_INDEX, id="CUDA without a GPU"),
-        pytest.param("nvidia-cudnn-cu13==9", True, [], id="CUDA with a GPU"),
-        pytest.param("sympy>=1.13.3", False, [], id="an index that offers a CPU build"),
+        pytest.param(CUDA, False, True, CPU_INDEX, id="CUDA without a GPU"),
+        pytest.param(CUDA, False, False, [], id="CUDA and no index of CPU builds"),
+        pytest.param(CUDA, True, True, [], id="CUDA with a GPU"),
+        pytest.param("sympy>=1.13.3", False, True, [], id="an index that offers a CPU build"),
     ],
 )
 def test_torch_is_a_cpu_build_where_no_gpu_is(
-    tmp_path: Path, requires: str, has_gpu: bool, options: list[str]
+    tmp_path: Path, requires: str, has_gpu: bool, is_reached: bool, options: list[str]
 ) -> None:
     python, log = tmp_path / "python", tmp_path / "log"
     python.write_text(
         f"""#!/bin/sh
         echo "$@" >>{log}
-        case "$*" in *--dry-run*) echo '{{"requires_dist": ["{requires}"]}}' ;; esac
+        case "$*" in
+        *--dry-run*) echo '{{"requires_dist": ["{requires}"]}}' ;;
+        *urlopen*) exit {0 if is_reached else 1} ;;
+        esac
         """
     )
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nexit {0 if has_gpu else 9}\n")

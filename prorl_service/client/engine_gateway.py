@@ -9,25 +9,22 @@ use it require.
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from hmac import compare_digest
 from itertools import groupby
 from typing import Any, Literal, Protocol
 
-import uvicorn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
-from uvicorn.server import ServerState
 
 from prorl_service.errors import BackendError, BackendLent
+from prorl_service.net.asgi_server import AsgiServer
 
 LENT = "EngineLent"
 """Type of error that makes the service repeat the call when the engines are back, at no cost to the
 rollout's budget."""
 MAX_BODY_BYTES = 64 * 2**20
-KEEP_OPEN_S = 75
 
 
 class AskedSampling(BaseModel):
@@ -83,7 +80,7 @@ class TrainersEngines(Protocol):
         Raises `BackendError`: `BackendLent` if the call is to be repeated when they are back."""
 
 
-class Gateway:
+class Gateway(AsgiServer):
     """HTTP server; `start` it in the event loop of `engines`."""
 
     def __init__(
@@ -97,10 +94,9 @@ class Gateway:
         logprobs_mode: str | None = None,
     ) -> None:
         """`model`: name under which it appears; `root`: where the service finds the tokenizer.
-        `api_key`: the bearer token of each request. `logprobs_mode`: by
-        vLLM's name, if it is known."""
+        `api_key`: the bearer token of each request. `logprobs_mode`: by vLLM's name, if known."""
         self._engines = engines
-        self._state = ServerState()
+        super().__init__(self._serve)
         self._authorization = f"Bearer {api_key}".encode()
         self._max_model_len = max_model_len
         self._model = {
@@ -110,32 +106,6 @@ class Gateway:
             "owned_by": "trainer",
             "logprobs_mode": logprobs_mode,
         }
-
-    async def start(self, host: str, port: int) -> int:
-        """Returns the port that it listens on."""
-        config = uvicorn.Config(
-            self._serve,
-            interface="asgi3",
-            proxy_headers=False,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=KEEP_OPEN_S,
-        )
-        config.load()
-        protocol: Any = config.http_protocol_class
-        connection = partial(protocol, config=config, server_state=self._state, app_state={})
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(connection, host, port)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def stop(self) -> None:
-        self._server.close()
-        tasks = list(self._state.tasks)
-        for one in list(self._state.connections):
-            one.transport.close()  # open calls notice
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)

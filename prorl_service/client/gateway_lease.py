@@ -33,17 +33,17 @@ class GatewayLease:
     def __init__(
         self,
         engines: TrainersEngines,
-        client: Mapping[str, Any],
+        client_options: Mapping[str, Any],
         *,
         tokenizer: str,
         max_calls: int | None = None,
         **of_gateway: Any,
     ) -> None:
-        """`client`: arguments of clients of the service. `tokenizer`: where the service finds the
-        model's. `of_gateway`: `Gateway`'s."""
+        """`client_options`: arguments of clients of the service. `tokenizer`: where the service
+        finds the model's. `of_gateway`: `Gateway`'s."""
         self.has_news = asyncio.Event()
         """Set it to have the service look at the engines soon."""
-        self._client = client
+        self._options = client_options
         self._tokenizer, self._max_calls = tokenizer, max_calls
         self._api_key = secrets.token_urlsafe(32)
         """Key of the gateway: new at each start, and known only to the service."""
@@ -53,7 +53,7 @@ class GatewayLease:
         """`host`: the gateway's, towards the service; None finds it out. Raises `ServiceCallError`
         when the service does not take the gateway."""
         if host is None:
-            host = await asyncio.to_thread(address_towards, self._client["url"])
+            host = await asyncio.to_thread(address_towards, self._options["url"])
         bind = host if host in LOOPBACK else "::" if host.startswith("[") else "0.0.0.0"
         self.url = f"http://{host}:{await self._gateway.start(bind, port)}"
         try:
@@ -62,12 +62,12 @@ class GatewayLease:
             await self._gateway.stop()
             raise
         self._renewal = asyncio.create_task(self._renew())
-        logger.info("%s serves %s", self.url, self._client["url"])
+        logger.info("%s serves %s", self.url, self._options["url"])
         return self
 
     async def register(self, retry_s: float) -> None:
         """Adds the gateway, which is in front of all engines, or renews its lease."""
-        async with AsyncRolloutClient(**{**self._client, "retry_s": retry_s}) as client:
+        async with AsyncRolloutClient(**{**self._options, "retry_s": retry_s}) as client:
             await client.add_backend(
                 self.url,
                 self._tokenizer,
@@ -79,7 +79,7 @@ class GatewayLease:
     async def tokenizer_problem(self, own: Any) -> str | None:
         """Returns why the trainer's own tokenizer is not the service's; None if it is. Raises
         `ServiceCallError`."""
-        async with AsyncRolloutClient(**self._client) as client:
+        async with AsyncRolloutClient(**self._options) as client:
             status = await client.status()
         return differing_tokenizer(own, status.tokenizer_digest)
 

@@ -49,7 +49,7 @@ class AwaitsWeights(BackendUnavailable):
     """The engine answers, but has no weights to serve with until the next update."""
 
 
-class AnothersWeights(BackendUnavailable):
+class ForeignWeights(BackendUnavailable):
     """Another service gave the engine weights: it samples from a policy that is not ours."""
 
 
@@ -223,7 +223,7 @@ class PoolMember:
             self.set_state(BackendState.DOWN, repr(error), bug=error)
 
     async def probe(self, *, timeout_s: float) -> EngineInfo:
-        """Raises `BackendError`: `AnothersWeights` if another service updated the engine since it
+        """Raises `BackendError`: `ForeignWeights` if another service updated the engine since it
         joined. Resets `loaded` if the engine has lost the weights."""
         is_new = self.info is None
         if is_new:
@@ -239,7 +239,7 @@ class PoolMember:
         if is_new:
             self.labels.add(info.label)
         self.info = info
-        self._refuse_anothers({info.label})
+        self._refuse_foreign({info.label})
         if self.spec.policy_version is not None and (needed := self.info.needs_for_label):
             raise BackendRejected(f"{self.spec.url} is updated by others: that needs {needed}")
         await self.backend.check_logprobs(self.info, may_probe=False)
@@ -260,14 +260,14 @@ class PoolMember:
             raise
         self.loaded = weights
         self.info = await self.backend.describe(timeout_s=timeout_s)  # adapters come and go
-        self._refuse_anothers({self.info.label})
+        self._refuse_foreign({self.info.label})
 
-    def _refuse_anothers(self, labels: Collection[str]) -> None:
-        """Raises `AnothersWeights`. Its owner may update it."""
+    def _refuse_foreign(self, labels: Collection[str]) -> None:
+        """Raises `ForeignWeights`. Its owner may update it."""
         if self.spec.owner is not None or self.spec.policy_version is not None:
             return
         if others := sorted(one for one in labels if is_marked(one) and one not in self.labels):
-            raise AnothersWeights(
+            raise ForeignWeights(
                 f"{self.spec.url} was given weights by another service (version {others[-1]})",
                 hint="give each service engines of its own, then restart this one, or remove and "
                 "add it again",
@@ -312,7 +312,7 @@ class PoolMember:
                 raise BackendError(f"{self.backend_id} aborted the call")
             if min(generation.policy_versions, default=version) < self._at_least(version):
                 raise BackendUnavailable(f"{self.backend_id} was restarted: its weights are gone")
-            self._refuse_anothers(generation.labels)
+            self._refuse_foreign(generation.labels)
         except BackendLent:
             clock.refund(began_s)
             self._note_loan()

@@ -21,8 +21,8 @@ def provider(
     """Returns the provider of `kind`; `auto` is the strongest that works here, never `process`.
 
     Tasks without an image get the `default_image`; with one, `auto` is a kind with images for all
-    tasks. Raises `SandboxError`, with what to do, when
-    the kind does not work here, and `TaskError` for an invalid default image.
+    tasks. Raises `SandboxError`, with what to do, when the kind does not work here, and `TaskError`
+    for an invalid default image.
     """
     images = images or ImageOptions()
     if kind == "auto":

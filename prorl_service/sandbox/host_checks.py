@@ -256,11 +256,11 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 def docker_socket() -> Finding:
     if not os.access(DOCKER_SOCKET, os.F_OK):
         return Finding(Status.OK, f"no {DOCKER_SOCKET}")
-    found = f"whoever may use {DOCKER_SOCKET} is root on this host"
+    found = f"users of {DOCKER_SOCKET} have the rights of root on this host"
     if not os.access(DOCKER_SOCKET, os.W_OK):
-        return Finding(Status.OK, f"{found}; this user may not")
+        return Finding(Status.OK, f"{found}; this user is none")
     step = "use rootless Docker or Podman, which need no such socket"
-    return Finding(Status.LIMITED, f"{found}, as this user may", step)
+    return Finding(Status.LIMITED, f"{found}; this user is one", step)
 
 
 def slurm() -> Finding:

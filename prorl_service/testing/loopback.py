@@ -5,17 +5,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Self
+from typing import Self
 
-import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from uvicorn.server import ServerState
+
+from prorl_service.net.asgi_server import AsgiServer
 
 START_TIMEOUT_S = 60.0
-KEEP_OPEN_S = 75
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -38,36 +36,15 @@ class Loopback(ABC):
 
     def hang_up(self, request: Request) -> None:
         """Aborts the request's connection."""
-        for connection in self._state.connections:
-            if connection.client == request.scope["client"]:  # type: ignore[union-attr]
-                connection.transport.abort()
+        self._server.hang_up(request.scope["client"])
 
     async def __aenter__(self) -> Self:
-        self._state = ServerState()
-        config = uvicorn.Config(
-            self._answer,
-            interface="asgi3",
-            proxy_headers=False,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=KEEP_OPEN_S,
-        )
-        config.load()
-        protocol: Any = config.http_protocol_class
-        connection = partial(protocol, config=config, server_state=self._state, app_state={})
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(connection, self.host, self.port)
-        self.url = f"http://{self.host}:{self._server.sockets[0].getsockname()[1]}"
+        self._server = AsgiServer(self._answer)
+        self.url = f"http://{self.host}:{await self._server.start(self.host, self.port)}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        tasks = list(self._state.tasks)
-        for connection in list(self._state.connections):
-            connection.transport.close()  # open calls notice, and uvicorn logs no cancellation
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._server.stop()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)

@@ -4,10 +4,16 @@ from pathlib import Path
 import pytest
 
 from prorl_service.sandbox.base import SandboxProvider
+from tests.sandbox.engines import ENGINES
 from tests.sandbox.sandboxes import ISOLATED, new_provider
 
+ON_DEMAND = [
+    pytest.param(kind, marks=pytest.mark.on_demand) if kind in ENGINES else kind
+    for kind in ISOLATED
+]
 
-@pytest.fixture(params=ISOLATED)
+
+@pytest.fixture(params=ON_DEMAND)
 async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
     async with new_provider(request.param) as provider:
         yield provider

@@ -10,7 +10,7 @@ from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Limits, Message, Task
 from prorl_service.testing import Played, play
 from tests.gateway.rollouts import thinking, tool_call
-from tests.sandbox.images.debian import debian_image
+from tests.sandbox.sandboxes import image_of
 
 ANSWER = "\\boxed{42}"
 SUBMIT = f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo '{ANSWER}'"
@@ -98,7 +98,7 @@ def math_task(sandboxes: SandboxProvider) -> Task:
         agent="math",
         messages=[Message(role="user", content="What is 6 * 7?")],
         data={"answer": "42"},
-        image=str(debian_image()) if sandboxes.kind == "apptainer" else None,
+        image=image_of(sandboxes.kind),
     )
 
 

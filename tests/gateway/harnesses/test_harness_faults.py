@@ -15,6 +15,7 @@ from prorl_service.testing.scripted_engine import ScriptedEngine, scripted_engin
 from prorl_service.testing.trial import rollouts, trial_service
 from recipes.demo.programs import OPENAI_AGENT
 from tests.gateway.harnesses.scripts import ANSWER, BASH, assert_exact, figure, math_task
+from tests.sandbox.sandboxes import ISOLATED
 
 pytestmark = [pytest.mark.processes, pytest.mark.harnesses, pytest.mark.slow]
 
@@ -52,6 +53,7 @@ async def called(engine: ScriptedEngine, times: int) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("isolating", ISOLATED, indirect=True)
 async def test_a_harness_that_is_killed_in_a_call_is_graded_by_what_it_did(
     isolating: SandboxProvider,
 ) -> None:

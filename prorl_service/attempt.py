@@ -31,11 +31,13 @@ from prorl_service.schemas import (
     Trajectory,
     Turn,
     logprobs_mode_of,
+    sampled_tokens,
 )
 from prorl_service.schemas.activity import Activity, WaitsFor
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
+from prorl_service.tokens.replay import TurnReplay
 from prorl_service.tokens.stops import first_stop
 from prorl_service.utils.budget import WorkClock
 
@@ -46,9 +48,7 @@ WRAP_UP_S = 60.0
 
 
 class TurnSaver(Protocol):
-    """What saves an attempt's turns for a later process, and has those of an earlier one."""
-
-    def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None: ...
+    """What saves an attempt's turns for a later process."""
 
     async def sampled(self) -> None: ...
 
@@ -70,7 +70,7 @@ class SampledTurns:
     def figures(self) -> Figures:
         return Figures(
             turns=len(self.turns),
-            sampled_tokens=sum(turn.stop - turn.start for turn in self.turns),
+            sampled_tokens=sampled_tokens(self.turns),
             segments=len(self.ledger.chains),
             model_s=sum(turn.model_s for turn in self.turns),
             tool_s=sum(call.duration_s for turn in self.turns for call in turn.tool_calls),
@@ -143,6 +143,8 @@ class Attempt:
     """True if programs in a sandbox of the rollout reach beyond it."""
     saver: TurnSaver | None = None
     """None: another process cannot continue the rollout."""
+    replay: TurnReplay | None = None
+    """Turns that were sampled before, for an agent that starts from its beginning."""
     resumed_prompt: Sequence[int] = ()
     """Prompt of the first turn in this process, if an earlier one sampled those in `turns`."""
     resumed_note: str = ""
@@ -318,10 +320,19 @@ class Attempt:
         """Uncounts a call that was cancelled since its client has left: nothing has failed."""
         self.open_calls -= 1
 
-    def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None:
-        """Enters the turn with which an earlier process answered this call, if there is one.
-        `parent`: number of the turn that the call continues."""
-        turn = None if self.saver is None else self.saver.earlier(parent, prompt_ids)
+    def prompt_then(self, parent: int | None, prompt_ids: Sequence[int]) -> Sequence[int]:
+        """Returns the prompt of a call that continues turn `parent`: the one that was seen before,
+        while turns are replayed, else `prompt_ids`."""
+        if self.replay is None or parent is None:
+            return prompt_ids
+        then, turn = self.replay.prompt(parent, prompt_ids), self.turns[parent]
+        turn.results_differ = turn.is_replayed and [*then] != [*prompt_ids]
+        return then
+
+    def earlier(self, prompt_ids: Sequence[int]) -> Turn | None:
+        """Enters the turn that answered this prompt before, if there is one. Raises `TaskError` if
+        the turns with which the rollout should begin cannot be replayed."""
+        turn = None if self.replay is None else self.replay.take(prompt_ids, self.ledger)
         if turn is not None:
             self._next_seed()
             self.turns.append(turn)
@@ -364,8 +375,10 @@ class Attempt:
             self.open_tool = ""
 
     def note_call(self, turn: Turn, record: ToolCallRecord) -> None:
-        """Adds a call of the turn that was made, and its result."""
-        turn.tool_calls.append(record)
+        """Adds a call of the turn that was made, and its result. One of a replay has the results
+        that the policy saw."""
+        if not turn.is_replayed:
+            turn.tool_calls.append(record)
         self.changed()
 
     def mark(

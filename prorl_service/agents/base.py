@@ -227,12 +227,16 @@ class RolloutContext:
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
     ) -> Turn:
-        """Makes one model call and adds it to `turns`. Calls may overlap.
+        """Makes one model call and adds it to `turns`. Calls may overlap. A rollout that begins
+        with turns of another one gets those first.
 
         `max_tokens`: most tokens to sample; None: `room`. `stop`: texts that end the turn, with
         the token that completes one; its `text` ends before that. Raises `BackendError`, and
         `AgentError` after RUN or when there is no room left.
         """
+        earlier = self.attempt.earlier(prompt_ids)
+        if earlier is not None:
+            return earlier
         return await self.attempt.sample(prompt_ids, max_tokens=max_tokens, stop=stop)
 
     def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply:
@@ -243,7 +247,7 @@ class RolloutContext:
         """Returns the current chain, extended by messages that answer its last turn."""
         ids, chat = self.attempt.ledger.ids, self.attempt.chat
         ids.extend(chat.delta_ids(messages, after=ids[-1], thinking=self.sampling.thinking))
-        return ids
+        return self.attempt.prompt_then(len(self.turns) - 1, ids)
 
     async def calls_begin(self, calls: int) -> None:
         """Call this before a turn's calls whose effects a restart does not take back, with their

@@ -34,7 +34,7 @@ from prorl_service.client.retries import Answer, Backoff, Received, Reception, S
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
 from prorl_service.net.sockets import NOTICE_VANISHED
-from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
+from prorl_service.schemas.arrays import PACKED, PACKED_MEDIA_TYPE
 from prorl_service.schemas.base import WireModel
 
 Wire = Literal["packed", "json"]
@@ -224,7 +224,7 @@ class ServiceCalls:
         body: Any = content
         headers = {"Content-Type": "application/octet-stream"} if content is not None else {}
         if request.body is not None:
-            body = request.body.model_dump_json().encode()
+            body = request.body.model_dump_json(context=PACKED).encode()
             headers = {"Content-Type": "application/json"}
         idle_s = self._idle_s
         read_s = idle_s if request.silence_s is None else request.silence_s

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from prorl_service.attempt import Attempt
-from prorl_service.errors import BackendError, InvalidRequest
+from prorl_service.errors import BackendError, InvalidRequest, ProRLError, TaskError
 from prorl_service.gateway.calls import (
     CallReply,
     CallRequest,
@@ -94,8 +94,7 @@ class RolloutGateway:
         self.model = model
         self.counts = Counts()
         self.finish: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
-        """Reason why nothing more is sampled, once there is one; or the `BackendError` that ended
-        it."""
+        """Reason why nothing more is sampled, once there is one; or the error that ended it."""
         self._rollout = rollout
         self._conversations = Conversations(is_strict=strict)
         self._answered: list[AnsweredCall] = []
@@ -204,9 +203,9 @@ class RolloutGateway:
         self.counts.without_effect.update(request.without_effect)
         self.counts.left_out.update(request.left_out)
         self._note_results(place.rest)
-        prompt = await self._prompt(place, request)
+        prompt = self._rollout.prompt_then(place.turn, await self._prompt(place, request))
         await self._rollout.turn_ended(None)
-        turn = self._rollout.earlier(place.turn, prompt)
+        turn = self._earlier(prompt)
         if turn is None:
             self._held[held] = await self._room(len(prompt), request.max_tokens)
             turn = await self._turn(prompt, self._held[held], request.stop)
@@ -319,13 +318,22 @@ class RolloutGateway:
     def _sampled_tokens(self) -> int:
         return sum(turn.stop - turn.start for turn in self._rollout.turns)
 
+    def _earlier(self, prompt: Sequence[int]) -> Turn | None:
+        try:
+            return self._rollout.earlier(prompt)
+        except TaskError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: ProRLError) -> Refused:
+        if not self.finish.done():
+            self.finish.set_exception(error)
+        return Refused(error.message, status=500, kind="api_error")
+
     async def _turn(self, prompt: Sequence[int], room: int, stop: Sequence[str]) -> Turn:
         try:
             return await self._rollout.sample(prompt, max_tokens=room, stop=stop)
         except BackendError as error:
-            if not self.finish.done():
-                self.finish.set_exception(error)
-            raise Refused(error.message, status=500, kind="api_error") from error
+            raise self._failed(error) from error
         except asyncio.CancelledError:
             self._rollout.call_abandoned()
             raise

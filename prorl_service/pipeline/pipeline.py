@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
@@ -22,10 +22,9 @@ from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.attempt import Attempt, SampledTurns
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
-from prorl_service.inference.cache_budget import CachePlace
 from prorl_service.inference.pool import BackendPool
-from prorl_service.inference.session import RolloutSession
 from prorl_service.pipeline.config import PipelineConfig
+from prorl_service.pipeline.execution import Execution, replay_of
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.stage import StagePool
 from prorl_service.pipeline.suspects import Suspects
@@ -37,7 +36,7 @@ from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Local, Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.schemas import Blame, ErrorInfo, FinishReason, Rollout, RolloutState, Stage, Task
+from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage, Task
 from prorl_service.schemas.activity import Activity, WaitsFor
 from prorl_service.utils.budget import WorkClock
 
@@ -57,52 +56,6 @@ NEXT_STAGE = {
 """Stage that a waiting rollout enters next, by its state."""
 EXPECTED_SANDBOXES = 256
 """Most sandboxes announced to their provider before they are needed."""
-
-
-@dataclass(slots=True, eq=False)
-class Execution:
-    """One attempt at a rollout with its agent, from INIT to the end of EVAL, and its result."""
-
-    handler: AgentHandler
-    context: RolloutContext
-    session: RolloutSession
-    finish_reason: FinishReason = FinishReason.ERROR
-    verdict: Verdict | None = None
-
-    @property
-    def attempt(self) -> Attempt:
-        return self.context.attempt
-
-    async def until_admitted(self, group: str) -> None:
-        """Waits until the engines' cache has room for the rollout."""
-        attempt, prompt_tokens = self.attempt, len(self.attempt.prompt_ids)
-        room = attempt.max_model_len - prompt_tokens
-        place = CachePlace(
-            attempt.task.agent,
-            group,
-            prompt_tokens,
-            min(room, attempt.limits.max_response_tokens or room),
-            max(0, len(attempt.ledger.ids) - prompt_tokens),
-        )
-        await self.session.enter(place)
-
-    def waits_for(self) -> Blame | None:
-        """Returns what to blame for the handler's wait, if the attempt knows."""
-        return Blame.BACKEND if self.attempt.calls_model else None
-
-    def add_result(self, answer: Rollout) -> Rollout:
-        """Returns `answer` with the result. Sets the versions in `answer` itself, so that a failure
-        keeps them. Raises if a handler's odd values do not fit into an answer."""
-        versions = self.attempt.ledger.versions
-        answer.oldest_policy_version = min(versions, default=None)
-        answer.newest_policy_version = max(versions, default=None)
-        if self.verdict is not None and answer.state is RolloutState.DONE:
-            scores = {"reward": self.verdict.reward, "reward_components": self.verdict.components}
-            answer = Rollout.model_validate(dict(answer) | scores)
-            answer.report = self.verdict.report  # it has been validated
-        if self.attempt.turns:
-            answer.trajectory = self.attempt.sampled.trajectory(self.finish_reason)
-        return answer
 
 
 class Pipeline(RolloutExecutor):
@@ -337,8 +290,10 @@ class Pipeline(RolloutExecutor):
                 resources=resources.pop_all(),
                 on_change=self.inflight.observers.on_change,
             )
+        if group.start is not None:
+            attempt.replay = replay_of(group.start)
         self._resumer.save(record, handler, attempt, model.identity)
-        return Execution(handler, RolloutContext(attempt, self._services), session)
+        return Execution(handler, RolloutContext(attempt, self._services), session, group.start)
 
     def _handler(self, task: Task) -> AgentHandler:
         """Raises `AgentError` if the constructor refuses `task`, which it accepted at
@@ -367,6 +322,8 @@ class Pipeline(RolloutExecutor):
             execution.finish_reason = FinishReason(reason)
             if execution.finish_reason is FinishReason.TIMEOUT:
                 raise StageTimeout(Stage.RUN, record.budget_s(Stage.RUN), execution.waits_for())
+            if execution.attempt.replay is not None:
+                execution.attempt.replay.end()
 
     async def _to_eval(self, record: RolloutRecord) -> None:
         execution = self._executions[record]

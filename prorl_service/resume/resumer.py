@@ -12,7 +12,6 @@ from prorl_service.attempt import Attempt
 from prorl_service.errors import SandboxError
 from prorl_service.resume import rows
 from prorl_service.resume.files import HandoverFiles, LayerFiles
-from prorl_service.resume.replay import TurnReplay
 from prorl_service.resume.rows import SavedRollout
 from prorl_service.resume.saving import AttemptSaver, TurnWriter
 from prorl_service.resume.turns import Continuation, SavedTurn, rebuilt
@@ -21,6 +20,7 @@ from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.sandbox.layers import Guard, Layer
 from prorl_service.schemas import Resumption, Turn
 from prorl_service.tokens.ledger import Ledger
+from prorl_service.tokens.replay import TurnReplay
 
 log = logging.getLogger(__name__)
 
@@ -141,8 +141,9 @@ class Resumer:
             log.info("rollout %s continues after turn %d", record.rollout_id, turn)
 
         if handler.restores == "replay":
-            saver.replay = TurnReplay(found.ledger, found.turns, continued)
+            attempt.replay = TurnReplay(found.ledger, found.turns, continued)
             return
+        attempt.replay = None
         if found.layer is not None:
             await _fill(attempt, found.layer)
             saver.layers = [found.row.layer]

@@ -15,12 +15,10 @@ from prorl_service.attempt import Attempt
 from prorl_service.errors import SandboxError
 from prorl_service.resume import rows
 from prorl_service.resume.files import LayerFiles
-from prorl_service.resume.replay import TurnReplay
 from prorl_service.resume.rows import SavedRollout, checksum_of
 from prorl_service.resume.turns import Continuation, SavedIds, SavedTurn
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.schemas import Turn
 from prorl_service.tokens.ledger import Span
 
 log = logging.getLogger(__name__)
@@ -101,8 +99,6 @@ class AttemptSaver:
         self.handler = handler
         self.attempt = attempt
         self.model = model
-        self.replay: TurnReplay | None = None
-        """Turns that an earlier process sampled, for an agent that starts from its beginning."""
         self.layers: list[str] = []
         """Names of the files with what the sandbox held, the newest last."""
         self.must_leave = False
@@ -135,11 +131,6 @@ class AttemptSaver:
 
     # --- what the attempt says ------------------------------------------------------------------
 
-    def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None:
-        if self.replay is None:
-            return None
-        return self.replay.take(parent, prompt_ids, self.attempt.ledger)
-
     async def sampled(self) -> None:
         """Notes that the agent has a turn to act on. Nothing is known to hold what an agent does
         that has the conversation alone."""
@@ -159,7 +150,7 @@ class AttemptSaver:
         is_replayed = self.handler.restores == "replay"
         if self._gives_up or (next_prompt is None and not is_replayed):
             return
-        if self.replay is not None and not self.replay.is_over:
+        if (replay := self.attempt.replay) is not None and not replay.is_over:
             if self.must_leave:  # what the replay reads is still saved
                 await self._leave()
             return

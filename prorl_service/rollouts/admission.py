@@ -13,6 +13,7 @@ from prorl_service.rollouts.journal.tables import AcceptedRow, UnfinishedGroup
 from prorl_service.rollouts.record import Admitted, RolloutRecord
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import Group, Invalid, RolloutState
+from prorl_service.schemas.arrays import PACKED
 from prorl_service.utils.tasks import TaskOwner
 
 MAX_RETRY_AFTER_S = 60
@@ -124,9 +125,7 @@ class Admission:
         """Returns whether they are queued; if not, another submission has written some of them."""
         created_at = time.time()
         rows = [
-            AcceptedRow(
-                group.group_id, len(group.indices), group.model_dump_json().encode(), created_at
-            )
+            AcceptedRow(group.group_id, len(group.indices), _stored(group), created_at)
             for group in (one.group for one in admitted)
         ]
         is_written = False
@@ -185,3 +184,7 @@ class Admission:
             unfinished.ended,
         ):
             self._begin(record)
+
+
+def _stored(group: Group) -> bytes:
+    return group.model_dump_json(context=PACKED).encode()

@@ -24,6 +24,7 @@ from prorl_service.rollouts.containment import contained, make_handler
 from prorl_service.rollouts.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import (
+    MAX_INT32,
     FieldProblem,
     Group,
     Invalid,
@@ -56,12 +57,14 @@ class Validator:
     ) -> list[Admitted]:
         """Checks groups, given with their places in the request. Tokenising thousands of prompts
         takes seconds."""
-        return [self._admit(group, f"groups.{place}.task", invalid) for place, group in groups]
+        return [self._admit(group, f"groups.{place}", invalid) for place, group in groups]
 
     def _admit(self, group: Group, where: str, invalid: Invalid) -> Admitted:
         try:
-            with _blaming(group.task.task_id, where):
-                return self._check(group)
+            with _blaming(group.task.task_id, f"{where}.task"):
+                admitted = self._check(group)
+            self._check_start(admitted, f"{where}.start")
+            return admitted
         except (InvalidRequest, AgentError) as problem:
             if invalid == "refuse":
                 raise
@@ -114,6 +117,37 @@ class Validator:
         services = self.local.services if self.local else None
         ids = prompt_ids(group, handler, model, services)
         return Admitted(group, model.name, ids)
+
+    def _check_start(self, admitted: Admitted, where: str) -> None:
+        """Raises `InvalidRequest` if its rollouts cannot begin with the turns that they should."""
+        group = admitted.group
+        if group.start is None:
+            return
+        if (trajectory := group.start.trajectory) is None:
+            raise InvalidRequest.of_field(
+                where,
+                f"the turns of the rollout {group.start.rollout_id!r} are not here",
+                hint="it is unknown, runs at another service or was not kept whole; "
+                "give its `trajectory`",
+            )
+        if group.start.turns >= group.limits.max_turns:
+            raise InvalidRequest.of_field(
+                where,
+                f"{group.start.turns} turns leave none of `limits.max_turns`, which count them",
+            )
+        known = range(self.backends.model.require().chat.vocab_size or MAX_INT32)
+        for segment in trajectory.segments:
+            if not all(one in known for one in (*segment.prompt_ids, *segment.response_ids)):
+                raise InvalidRequest.of_field(where, "it has tokens that the model does not have")
+        first = trajectory.segments[trajectory.turns[0].segment].prompt_ids
+        # Other agents write prompts of their own as they run.
+        has_this_prompt = self.agents[group.task.agent].restores in ("conversation", "sandbox")
+        if has_this_prompt and tuple(first) != admitted.prompt_ids:
+            raise InvalidRequest.of_field(
+                where,
+                "it began with another prompt",
+                hint="name a rollout of the same task, by the same agent, model and chat template",
+            )
 
     def check_training(self, group: Group) -> None:
         """Raises `PolicyTaken` and `PolicyUnclaimed` unless its rollouts would be sampled from its

@@ -21,7 +21,7 @@ from prorl_service.schemas.groups import Invalid as Invalid
 from prorl_service.schemas.groups import Limits as Limits
 from prorl_service.schemas.groups import Message as Message
 from prorl_service.schemas.groups import RolloutIds as RolloutIds
-from prorl_service.schemas.groups import Sampling as Sampling
+from prorl_service.schemas.groups import Start as Start
 from prorl_service.schemas.groups import StreamForm as StreamForm
 from prorl_service.schemas.groups import StreamRequest as StreamRequest
 from prorl_service.schemas.groups import SubmitRequest as SubmitRequest
@@ -41,10 +41,12 @@ from prorl_service.schemas.rollouts import FieldProblem as FieldProblem
 from prorl_service.schemas.rollouts import Figures as Figures
 from prorl_service.schemas.rollouts import FinishReason as FinishReason
 from prorl_service.schemas.rollouts import LogprobsMode as LogprobsMode
+from prorl_service.schemas.rollouts import Replay as Replay
 from prorl_service.schemas.rollouts import Resumption as Resumption
 from prorl_service.schemas.rollouts import Rollout as Rollout
 from prorl_service.schemas.rollouts import Rollouts as Rollouts
 from prorl_service.schemas.rollouts import RolloutState as RolloutState
+from prorl_service.schemas.rollouts import Sampling as Sampling
 from prorl_service.schemas.rollouts import Segment as Segment
 from prorl_service.schemas.rollouts import SegmentKind as SegmentKind
 from prorl_service.schemas.rollouts import Stage as Stage
@@ -56,6 +58,7 @@ from prorl_service.schemas.rollouts import Trajectory as Trajectory
 from prorl_service.schemas.rollouts import Turn as Turn
 from prorl_service.schemas.rollouts import content_start as content_start
 from prorl_service.schemas.rollouts import logprobs_mode_of as logprobs_mode_of
+from prorl_service.schemas.rollouts import sampled_tokens as sampled_tokens
 from prorl_service.schemas.service import ADAPTER_CONFIG as ADAPTER_CONFIG
 from prorl_service.schemas.service import Backends as Backends
 from prorl_service.schemas.service import BackendSpec as BackendSpec

@@ -29,6 +29,7 @@ from prorl_service.schemas.base import (
     WireModel,
     encodable_json,
 )
+from prorl_service.schemas.rollouts import Sampling, Trajectory
 from prorl_service.schemas.tracing import Traceparent
 
 
@@ -124,24 +125,6 @@ class Task(WireModel):
     )
 
 
-class Sampling(WireModel):
-    """Sampling by the engine. Logprobs are those of the distribution after `temperature`.
-
-    `top_p` < 1 or `top_k` > 0 bias importance ratios by the probability mass they cut off.
-    """
-
-    temperature: float = Field(1.0, ge=0, le=10)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, le=MAX_INT32, description="0 keeps the whole vocabulary.")
-    max_tokens_per_turn: int | None = Field(None, ge=1)
-    seed: int | None = Field(
-        None, ge=0, le=MAX_INT32, description="Base seed; a rollout's index and turn are mixed in."
-    )
-    thinking: bool | None = Field(
-        None, description="The chat template's `enable_thinking`; None leaves it to the template."
-    )
-
-
 class Limits(WireModel):
     """Budgets of one rollout. They count work only: time in a queue, or waiting for an engine or
     for new weights, is not charged."""
@@ -154,6 +137,46 @@ class Limits(WireModel):
     run_timeout_s: float = Field(900, gt=0)
     eval_timeout_s: float = Field(300, gt=0)
     tool_timeout_s: float = Field(60, gt=0)
+
+
+class Start(WireModel):
+    """The first turns of another rollout of the task, with which rollouts begin.
+
+    The agent begins as always, gets the earlier replies, and makes their calls again, in a sandbox
+    of its own; the policy sees the earlier results. All of it is masked in the trajectory.
+    """
+
+    rollout_id: Id | None = Field(None, description="The other rollout.")
+    turns: int = Field(ge=1, le=10_000, description="Number of its turns; another must follow.")
+    trajectory: Trajectory | None = Field(
+        None,
+        repr=False,
+        description="Its trajectory; null if the service has the rollout, ended or on its shelf.",
+        exclude_if=lambda value: value is None,
+    )
+
+    @model_validator(mode="after")
+    def _can_be_replayed(self) -> Self:
+        if self.trajectory is None:
+            if self.rollout_id is None:
+                raise ValueError("name a rollout_id, or give the trajectory")
+            return self
+        if self.turns >= len(self.trajectory.turns):
+            turns = len(self.trajectory.turns)
+            raise ValueError(f"turns is {self.turns}, and must be less than its {turns} turns")
+        lengths = [len(one.response_ids) for one in self.trajectory.segments]
+        for number, turn in enumerate(self.trajectory.turns[: self.turns + 1]):
+            is_known = 0 <= turn.segment < len(lengths)
+            if not is_known or not 0 <= turn.start <= turn.stop <= lengths[turn.segment]:
+                raise ValueError(f"turn {number} lies outside of the trajectory's segments")
+        self.trajectory = self.trajectory.before(self.turns)
+        return self
+
+    def is_same_as(self, other: "Start | None") -> bool:
+        """Returns whether both begin with the same turns, of which one may only know the name."""
+        if other is None or self.rollout_id is None:
+            return self == other
+        return (self.rollout_id, self.turns) == (other.rollout_id, other.turns)
 
 
 class Group(WireModel):
@@ -185,6 +208,7 @@ class Group(WireModel):
         "holds the policy. When another takes the policy, the group is cancelled.",
         exclude_if=lambda value: value is None,
     )
+    start: Start | None = Field(None, exclude_if=lambda value: value is None)
     traceparent: Traceparent | None = Field(
         None,
         description="The span that its traces are children of; default: the request's header of "
@@ -221,7 +245,13 @@ class Group(WireModel):
         """Returns whether this is the same work as `other`, or a part of it, for the same training
         if this one names any; their traces may differ."""
         training = other.training if self.training is None else self.training
-        own = {"traceparent": self.traceparent, "only": self.only, "training": training}
+        own: dict[str, object] = {
+            "traceparent": self.traceparent,
+            "only": self.only,
+            "training": training,
+        }
+        if self.start is not None and self.start.is_same_as(other.start):
+            own["start"] = self.start
         is_alike = self.model_copy(update=own) == other.model_copy(update=own)
         is_of_training = training == other.training
         return is_alike and is_of_training and set(self.indices) <= set(other.indices)

@@ -7,8 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from prorl_service.schemas.arrays import Float32Array, Int32Array, RunLengthArray
-from prorl_service.schemas.base import Choice, Id, WireModel
-from prorl_service.schemas.groups import Sampling
+from prorl_service.schemas.base import MAX_INT32, Choice, Id, WireModel
 
 NOT_SAMPLED = -1
 """Policy version of tokens the policy did not sample (template and tool output)."""
@@ -107,6 +106,24 @@ class EngineTimes(WireModel):
     decode_s: float = Field(ge=0)
 
 
+class Sampling(WireModel):
+    """Sampling by the engine. Logprobs are those of the distribution after `temperature`.
+
+    `top_p` < 1 or `top_k` > 0 bias importance ratios by the probability mass they cut off.
+    """
+
+    temperature: float = Field(1.0, ge=0, le=10)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, le=MAX_INT32, description="0 keeps the whole vocabulary.")
+    max_tokens_per_turn: int | None = Field(None, ge=1)
+    seed: int | None = Field(
+        None, ge=0, le=MAX_INT32, description="Base seed; a rollout's index and turn are mixed in."
+    )
+    thinking: bool | None = Field(
+        None, description="The chat template's `enable_thinking`; None leaves it to the template."
+    )
+
+
 LogprobsMode = Literal["processed", "unknown"]
 """Whether an engine was seen to give logprobs of the distribution that it samples from."""
 
@@ -133,6 +150,18 @@ class Turn(WireModel):
         None,
         exclude_if=lambda times: times is None,
         description="The part of `model_s` within the engine; absent if its answers do not tell.",
+    )
+    is_replayed: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Whether it is another rollout's, with which this one began: nothing of it "
+        "was sampled, its tokens are masked, and its calls were made again.",
+    )
+    results_differ: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Whether the calls of a replayed turn had other results when they were made "
+        "again. The policy saw the earlier ones.",
     )
     is_abandoned: bool = Field(
         False, description="Whether the agent's program asked again instead of going on from it."
@@ -172,6 +201,11 @@ class Segment(WireModel):
                 raise ValueError(f"{name} must be as long as response_ids")
         return self
 
+    def until(self, stop: int) -> Self:
+        """Returns it without `response_ids[stop:]`."""
+        names = ("response_ids", "loss_mask", "logprobs", "policy_versions")
+        return self.model_copy(update={name: getattr(self, name)[:stop] for name in names})
+
 
 class Trajectory(WireModel):
     segments: list[Segment] = Field(repr=False)
@@ -184,11 +218,27 @@ class Trajectory(WireModel):
         "they sample from. 'unknown': not all were.",
     )
 
+    def before(self, turn: int) -> Self:
+        """Returns what the model had seen when it was asked for turn number `turn`, which comes
+        last, without its tokens. Raises `IndexError` if there is no such turn."""
+        asked = self.turns[turn]
+        asked = asked.model_copy(update={"stop": asked.start, "text": "", "tool_calls": []})
+        turns = [*self.turns[:turn], asked]
+        stops = {one.segment: one.stop for one in turns}
+        begun = self.segments[: max(stops) + 1]
+        segments = [one.until(stops.get(number, 0)) for number, one in enumerate(begun)]
+        return self.model_copy(update={"segments": segments, "turns": turns})
+
 
 def logprobs_mode_of(turns: Sequence[Turn]) -> LogprobsMode:
     """Returns the mode of a trajectory with these turns."""
     is_known = all(turn.logprobs_mode == "processed" for turn in turns)
     return "processed" if is_known else "unknown"
+
+
+def sampled_tokens(turns: Sequence[Turn]) -> int:
+    """Returns how many tokens a rollout with these turns has sampled itself."""
+    return sum(turn.stop - turn.start for turn in turns if not turn.is_replayed)
 
 
 class Figures(WireModel):
@@ -212,7 +262,7 @@ class Figures(WireModel):
         return cls(
             finish_reason=trajectory.finish_reason,
             turns=len(turns),
-            sampled_tokens=sum(turn.stop - turn.start for turn in turns),
+            sampled_tokens=sampled_tokens(turns),
             segments=len(trajectory.segments),
             model_s=sum(turn.model_s for turn in turns),
             tool_s=sum(call.duration_s for turn in turns for call in turn.tool_calls),
@@ -264,6 +314,17 @@ class Resumption(WireModel):
     )
 
 
+class Replay(WireModel):
+    """Turns of another rollout that a rollout began with, as its group asked (`start`)."""
+
+    rollout_id: Id | None = Field(None, description="The other one; null if it was not named.")
+    turns: int
+    differing: int = Field(
+        0,
+        description="Number of those whose calls had other results when they were made again.",
+    )
+
+
 class Rollout(WireModel):
     """One attempt at a task. A failed one has an `error`, no reward, and what was sampled."""
 
@@ -293,6 +354,7 @@ class Rollout(WireModel):
         default_factory=list,
         description="Starts of the service after which it continued from its last whole turn.",
     )
+    replay: Replay | None = Field(None, exclude_if=lambda value: value is None)
     created_at: float = Field(description="Unix time in seconds.")
     figures: Figures | None = Field(
         None,

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from prorl_service.schemas.activity import Activity
 from prorl_service.schemas.base import MAX_INT32, Choice, WireModel
-from prorl_service.schemas.groups import Limits, Message, Sampling
+from prorl_service.schemas.groups import Limits, Message
 from prorl_service.schemas.rollouts import (
     Blame,
     EngineTimes,
@@ -18,6 +18,7 @@ from prorl_service.schemas.rollouts import (
     FinishReason,
     Resumption,
     RolloutState,
+    Sampling,
     Stage,
     StopReason,
     Timings,

@@ -186,6 +186,7 @@ class Service:
         than the groups."""
         for owner in {group.owner for group in groups} - {None}:
             self.backends.check_owner(owner)
+        await self.details.find_starts(groups)
         return await self.executor.submit(groups, invalid)
 
 

@@ -4,18 +4,20 @@ Slow work (reading, an agent's own code, decoding tokens) is done in threads.
 """
 
 import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from prorl_service.agents.base import Prompt
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.errors import NotFound, ProRLError, ResultLost, ShelfError
+from prorl_service.errors import InvalidRequest, NotFound, ProRLError, ResultLost, ShelfError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
-from prorl_service.schemas import Figures, Group, Rollout
+from prorl_service.schemas import Figures, Group, Rollout, Start
 from prorl_service.schemas.views import RolloutRow, RolloutText, TokenSlice
 from prorl_service.shelf import queries
 from prorl_service.shelf.lists import Lists
@@ -80,6 +82,22 @@ class Details:
                 rollout_id, trajectory, chat, segment=segment, start=start, count=count
             )
         )
+
+    async def find_starts(self, groups: Iterable[Group]) -> None:
+        """Gives groups that begin with turns of a named rollout its trajectory, if it is here.
+        Raises `InvalidRequest` for turns that it does not have."""
+        for group in groups:
+            start = group.start
+            if start is None or start.rollout_id is None or start.trajectory is not None:
+                continue
+            with suppress(NotFound):
+                found = (await self._source(start.rollout_id, None)).rollout.trajectory
+                content = {**dict(start), "trajectory": found}
+                try:
+                    group.start = Start.model_validate(content)
+                except ValidationError as error:
+                    [problem] = error.errors()
+                    raise InvalidRequest.of_field("start", problem["msg"]) from None
 
     # --- where it is ----------------------------------------------------------------------------
 

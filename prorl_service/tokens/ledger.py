@@ -10,6 +10,7 @@ whole chain extends it (the longest, if there are several), the rest being conte
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from prorl_service.schemas import NOT_SAMPLED, Segment
 
@@ -26,12 +27,11 @@ class Span:
 class Chain:
     """Ids of one growing sequence and, after the prompt, the origin and logprob of each."""
 
-    __slots__ = ("_logprobs", "_mask", "_versions", "ids", "prompt_len")
+    __slots__ = ("_logprobs", "_versions", "ids", "prompt_len")
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
         self.ids = array("i", prompt_ids)
         self.prompt_len = len(prompt_ids)
-        self._mask = array("b")
         self._logprobs = array("f")
         self._versions = array("i")
 
@@ -48,22 +48,12 @@ class Chain:
         return prompt_ids[: len(self.ids)] == self.ids
 
     def append_context(self, ids: Sequence[int]) -> None:
-        self._append(ids, [0] * len(ids), [0.0] * len(ids), [NOT_SAMPLED] * len(ids))
+        self.append(ids, [0.0] * len(ids), [NOT_SAMPLED] * len(ids))
 
-    def append_sampled(
+    def append(
         self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
     ) -> None:
-        self._append(ids, [1] * len(ids), logprobs, versions)
-
-    def _append(
-        self,
-        ids: Sequence[int],
-        mask: Sequence[int],
-        logprobs: Sequence[float],
-        versions: Sequence[int],
-    ) -> None:
         self.ids.extend(ids)
-        self._mask.extend(mask)
         self._logprobs.extend(logprobs)
         self._versions.extend(versions)
 
@@ -76,7 +66,7 @@ class Chain:
         return Segment(
             prompt_ids=self.ids[: self.prompt_len].tolist(),
             response_ids=self.ids[self.prompt_len :].tolist(),
-            loss_mask=self._mask.tolist(),
+            loss_mask=[int(version != NOT_SAMPLED) for version in self._versions],
             logprobs=self._logprobs.tolist(),
             policy_versions=self._versions.tolist(),
         )
@@ -88,6 +78,16 @@ class Ledger:
     def __init__(self) -> None:
         self.chains: list[Chain] = []
         self._current: Chain | None = None
+
+    @classmethod
+    def seen(cls, segments: Sequence[Segment]) -> Self:
+        """Returns a ledger with the ids of these segments, none of them sampled."""
+        ledger = cls()
+        for segment in segments:
+            chain = Chain(segment.prompt_ids)
+            chain.append_context(segment.response_ids)
+            ledger.chains.append(chain)
+        return ledger
 
     @property
     def ids(self) -> "array[int]":
@@ -113,7 +113,7 @@ class Ledger:
         logprobs: Sequence[float],
         policy_versions: Sequence[int],
     ) -> Span:
-        """Enters one answered call.
+        """Enters one answered call. Tokens of the version `NOT_SAMPLED` are masked.
 
         Raises `ValueError` on unequal lengths and `OverflowError` for what int32 or float32 cannot
         hold, and then records nothing.
@@ -124,7 +124,7 @@ class Ledger:
         logprobs = array("f", logprobs)
         chain = self._current = self._chain_for(array("i", prompt_ids))
         start = chain.response_len
-        chain.append_sampled(token_ids, logprobs, policy_versions)
+        chain.append(token_ids, logprobs, policy_versions)
         return Span(self.chains.index(chain), start, chain.response_len)
 
     def _chain_for(self, prompt_ids: "array[int]") -> Chain:

@@ -25,8 +25,10 @@ from prorl_service.schemas import (
     FinishReason,
     Limits,
     Message,
+    Replay,
     Rollout,
     RolloutState,
+    Start,
 )
 from prorl_service.server.compose import check_unfinished
 from prorl_service.testing import FakeSandboxes
@@ -77,10 +79,13 @@ async def replayed(writes: Sequence[Write], path: Path) -> None:
             await journal.write(write)
 
 
-async def played(path: Path, pool: BackendPool, plan: str = "") -> tuple[Rollout, list[Write]]:
+async def played(
+    path: Path, pool: BackendPool, plan: str = "", start: Start | None = None
+) -> tuple[Rollout, list[Write]]:
     agents = AgentRegistry([f"{Changing.__module__}:{Changing.__qualname__}"])
     sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
     group = group_of(Changing, limits=Limits(max_response_tokens=400), plan=plan)
+    group.start = start
     async with (
         RecordingJournal(path) as journal,
         Pipeline(journal, pool, sandboxes, agents) as pipeline,
@@ -123,6 +128,43 @@ async def test_any_conversations_go_on_wherever_the_journal_ends(
             repeated |= {one.repeated_calls for one in ended.resumed}
     assert len(resumed_at) >= 2
     assert repeated == {0, 1}  # cut after a turn was kept, and after the agent had begun to act
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", range(1, TURNS))
+async def test_a_branch_goes_on_wherever_the_journal_ends(
+    tmp_path: Path,
+    tiny_model: Path,
+    chat: ChatFormat,
+    monkeypatch: pytest.MonkeyPatch,
+    turns: int,
+) -> None:
+    """It samples what the other one did, and is never trained on the turns that it began with."""
+    monkeypatch.setattr(saving, "BATCH_S", 0.001)
+    async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
+        await pool.add(BackendSpec(url=engine.url))
+        other, _ = await played(tmp_path / "other", pool, "gcrgr")
+        start = Start(turns=turns, trajectory=trajectory_of(other))
+        expected, writes = await played(tmp_path / "whole", pool, "gcrgr", start)
+        assert_branched(expected, other, turns)
+        for end in range(1, len(writes)):
+            path = tmp_path / str(end)
+            await replayed(writes[:end], path)
+            ended, _ = await played(path, pool)
+            assert_branched(ended, other, turns)
+
+
+def assert_branched(ended: Rollout, other: Rollout, turns: int) -> None:
+    assert ended.state is RolloutState.DONE, ended.error
+    found, then = trajectory_of(ended), trajectory_of(other)
+    assert [one.response_ids for one in found.segments] == [
+        one.response_ids for one in then.segments
+    ]
+    masks = [[0] * len(one.response_ids) for one in then.segments]
+    for turn in then.turns[turns:]:
+        masks[turn.segment][turn.start : turn.stop] = [1] * (turn.stop - turn.start)
+    assert [one.loss_mask for one in found.segments] == masks
+    assert ended.replay == Replay(turns=turns)
 
 
 def flipped(db: sqlite3.Connection, rng: random.Random) -> None:

@@ -12,8 +12,8 @@ from recipes.common.training.memory import ModelShape
 from recipes.swebench.data.prefetch import IMAGE_MB
 from recipes.swebench.resources.costs import Costs
 
-TOKEN_BYTES = 13 + 4 + 7
-"""Bytes of a token in the service: id, mask, logprob, version
+TOKEN_BYTES = 12 + 4 + 7
+"""Bytes of a token in the service: id, logprob, version
 (`prorl_service.tokens.ledger.Chain`); of the newest prompt, id and at most JSON
 (`prorl_service.inference.prompt_json.Prompt`)."""
 AHEAD = 16

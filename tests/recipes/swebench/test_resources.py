@@ -92,10 +92,10 @@ def test_slots_decide_how_long_a_step_takes(slots: int, turns: float, use: float
 
 def test_the_bytes_of_a_token_match_the_ledger() -> None:
     chain = Chain([1])
-    chain.append_sampled([2], [0.0], [3])
+    chain.append([2], [0.0], [3])
     prompt = EncodedPrompt([151_642, 151_643], before=EncodedPrompt([151_642]))
     assert prompt.json() == b"[151642,151643]"
-    arrays = (chain.ids, chain._mask, chain._logprobs, chain._versions, prompt._ids)
+    arrays = (chain.ids, chain._logprobs, chain._versions, prompt._ids)
     assert sum(one.itemsize for one in arrays) + len(",151643") == TOKEN_BYTES
 
 

@@ -2,16 +2,14 @@
 
 import random
 from array import array
-from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.attempt import TurnSaver
-from prorl_service.resume.replay import TurnReplay
 from prorl_service.schemas import Turn
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.ledger import Ledger, Span
+from prorl_service.tokens.replay import TurnReplay
 from tests import builders
 from tests.gateway.rollouts import Rollout, rollout, tool_call
 from tests.gateway.test_gateway import Json, asked, post, results, user
@@ -19,28 +17,12 @@ from tests.gateway.test_gateway import Json, asked, post, results, user
 REPLIES = [tool_call(n=1), "A title.", tool_call(n=2), "Done."]
 
 
-class Replaying(TurnSaver):
-    """What gives `run` the first turns of another, and saves nothing."""
-
-    def __init__(self, run: Rollout, earlier: Rollout, count: int) -> None:
-        self.ended = list[int]()
-        before, self._ledger = earlier.attempt, run.attempt.ledger
-        self._replay = TurnReplay(before.ledger, before.turns[:count], self.ended.append)
-
-    def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None:
-        return self._replay.take(parent, prompt_ids, self._ledger)
-
-    async def turn_ended(self, next_prompt: Sequence[int] | None) -> None: ...
-
-    async def sampled(self) -> None: ...
-
-    async def calls_begin(self, calls: int) -> None: ...
-
-
 def again(run: Rollout, earlier: Rollout, count: int) -> list[int]:
     """Gives `run` the first turns of another. Returns the list in which the end is noted."""
-    saver = run.attempt.saver = Replaying(run, earlier, count)
-    return saver.ended
+    ended = list[int]()
+    before = earlier.attempt
+    run.attempt.replay = TurnReplay(before.ledger, before.turns[:count], ended.append)
+    return ended
 
 
 async def worked(run: Rollout, printed: str, *, title: str = "Title?") -> None:
@@ -106,7 +88,9 @@ def test_every_turn_is_given_once(continues: list[bool], rng: random.Random) -> 
         chosen = ready.pop(rng.randrange(len(ready)))
         parent = next((i for i in range(chosen)[::-1] if _same(turns, i, chosen)), None)
         prompt = ledger.before(turns[chosen].segment, turns[chosen].start)
-        taken = replay.take(None if parent is None else numbers[parent], prompt, now)
+        if parent is not None:
+            assert replay.prompt(numbers[parent], []) == prompt
+        taken = replay.take(prompt, now)
         assert taken is not None
         assert now.sampled(Span(taken.segment, taken.start, taken.stop))[0].tolist() == [
             1000 + chosen

@@ -43,6 +43,9 @@ def _show_head(screen: Screen, text: RolloutText) -> None:
     screen.note(", ".join(_facts(row, text.group_size)))
     if len(text.siblings) > 1:
         screen.note(f"siblings: {listed(_sibling(one) for one in text.siblings)}")
+    if text.replay is not None:
+        named = visible_line(text.replay.rollout_id or "a given trajectory")
+        screen.note(f"began with {plural(text.replay.turns, 'turn')} of {named}")
     if row.activity is not None:
         screen.note(doing(row.activity))
     if text.notice:
@@ -109,7 +112,9 @@ def _show_turn(screen: Screen, turn: TextTurn, row: RolloutRow) -> None:
             screen.block("thinks", turn.reasoning, "dim")
         if turn.text.strip():
             screen.block("says", turn.text)
-    screen.note(_cost(turn))
+    screen.note("replayed" if turn.is_replayed else _cost(turn))
+    if turn.results_differ:
+        screen.note("its calls had other results when they were made again")
     for call in turn.tool_calls:
         _show_call(screen, call, has_ended=row.state in TERMINAL_STATES)
     if turn.format_error is not None:

@@ -14,6 +14,7 @@ from cyclopts.types import PositiveInt
 from prorl_service.agents.registry import AgentRegistry, registry_with
 from prorl_service.cli import try_log
 from prorl_service.cli.screen import Screen
+from prorl_service.cli.service import DEFAULT_URL, Url
 from prorl_service.cli.stop import Stop
 from prorl_service.cli.try_display import Display
 from prorl_service.cli.try_options import (
@@ -22,12 +23,13 @@ from prorl_service.cli.try_options import (
     ReplySource,
     TrialOptions,
     overridden,
+    read_branch,
     read_task,
     with_program_of,
 )
 from prorl_service.errors import AgentError, InvalidRequest, ProRLError
 from prorl_service.inference.pool import PoolConfig
-from prorl_service.schemas import Group, Limits, Rollout, RolloutState, Sampling
+from prorl_service.schemas import Group, Limits, Rollout, RolloutState, Sampling, Start
 from prorl_service.server.service import Service
 from prorl_service.server.settings import ServiceSettings, panel
 from prorl_service.testing.scripted_engine import ScriptedEngine
@@ -40,10 +42,13 @@ def try_agent(
     agent: str | None = None,
     /,
     *,
-    task: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    task: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     task_id: Annotated[str | None, Parameter(name="--id")] = None,
     attempts: Annotated[PositiveInt, Parameter(name=("--attempts", "-n"))] = 1,
     harness: str | None = None,
+    origin: Annotated[str | None, Parameter(name="--from")] = None,
+    turns: PositiveInt | None = None,
+    url: Url = DEFAULT_URL,
     output: Annotated[OutputOptions, Parameter(name="*")] = OutputOptions(),
     model: Annotated[ModelOptions, panel("Model")] = ModelOptions(),
     sampling: Annotated[Sampling, panel("Sampling")] = Sampling(),
@@ -70,17 +75,29 @@ def try_agent(
         Program in the place of the agent's loop: a preset, such as pi or pi@1.6.0, the TOML file
         of one of your own, or a Python file of yours, such as my_agent.py. The agent prepares the
         sandbox and grades.
+    origin
+        Rollout of a running service, whose task and first turns are taken. They are replayed: their
+        calls are made again, and the policy goes on from there.
+    turns
+        Number of its turns that are replayed.
     """
     source = model.source()
     output.check()
     registry, name = (AgentRegistry(), None) if agent is None else registry_with(agent)
-    given = read_task(task, name, task_id)
+    start: Start | None = None
+    if task is not None and origin is None and turns is None:
+        given = read_task(task, name, task_id)
+    elif task is None and origin is not None and turns is not None:
+        given, start = read_branch(url, origin, turns, name)
+    else:
+        raise ProRLError("give either --task, or --from with --turns")
     group = Group(
         group_id=f"try-{new_run()}",
         task=given.task if harness is None else with_program_of(harness, given.task),
         n=attempts,
         sampling=overridden(given.sampling, sampling),
         limits=overridden(given.limits, limits),
+        start=start,
     )
     settings = replace(trial.settings(), pool=PoolConfig(reply_format=model.reply_format))
     try_log.configure(verbose=output.verbose)

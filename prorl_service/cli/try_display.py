@@ -139,7 +139,8 @@ class _View:
             self.screen.block("calls", call_text(call.name, call.arguments), "cyan", fold=True)
         cached = f", {turn.cached_tokens} of the prompt cached" if turn.cached_tokens else ""
         cut = "; stopped at the limit of tokens" if turn.finish_reason == "length" else ""
-        self.screen.note(f"{turn.stop - turn.start} tokens, {turn.model_s:.2f} s{cached}{cut}")
+        took = "replayed" if turn.is_replayed else f"{turn.model_s:.2f} s{cached}"
+        self.screen.note(f"{turn.stop - turn.start} tokens, {took}{cut}")
         self._turns.append(turn)
         self._records, self._is_closed = 0, False
 

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
 from prorl_service.cli.harnesses import known
+from prorl_service.cli.service import connected
 from prorl_service.client.harness import with_harness, with_program
 from prorl_service.errors import ProRLError, problems_of
-from prorl_service.schemas import BackendSpec, Limits, Rollout, Sampling, Task
+from prorl_service.schemas import BackendSpec, Limits, Rollout, Sampling, Start, Task
 from prorl_service.schemas.base import WireModel
 from prorl_service.schemas.suggestions import nearest_fields
 from prorl_service.server.settings import (
@@ -177,6 +178,22 @@ def read_task(given: str, agent: str | None, task_id: str | None = None) -> Give
     except ValidationError as error:
         hint = nearest_fields(error.errors(), GivenTask)
         raise ProRLError(f"{where}: {problems_of(error)}", hint=hint) from None
+
+
+def read_branch(
+    url: str, rollout_id: str, turns: int, agent: str | None
+) -> tuple[GivenTask, Start]:
+    """Returns the task of a service's rollout, and its first turns. Raises `ProRLError`."""
+    with connected(url) as client:
+        text, rollout = client.text(rollout_id), client.get(rollout_id)
+    content = {"rollout_id": rollout_id, "turns": turns, "trajectory": rollout.trajectory}
+    try:
+        start = Start.model_validate(content)
+    except ValidationError as error:
+        raise ProRLError(f"--from {rollout_id}: {problems_of(error)}") from None
+    if agent is not None:
+        text.task.agent = agent
+    return GivenTask(task=text.task, sampling=text.sampling, limits=text.limits), start
 
 
 def _object(where: str, text: str) -> dict[str, Any]:

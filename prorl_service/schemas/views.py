@@ -10,12 +10,13 @@ from pydantic import Field, JsonValue, model_validator
 
 from prorl_service.schemas.activity import Activity
 from prorl_service.schemas.base import MAX_INT32, Choice, WireModel
-from prorl_service.schemas.groups import Limits, Message
+from prorl_service.schemas.groups import Limits, Message, Task
 from prorl_service.schemas.rollouts import (
     Blame,
     EngineTimes,
     ErrorInfo,
     FinishReason,
+    Replay,
     Resumption,
     RolloutState,
     Sampling,
@@ -265,6 +266,10 @@ class TextTurn(WireModel):
     times: EngineTimes | None = Field(None, exclude_if=lambda times: times is None)
     tool_s: float
     backend: str
+    is_replayed: bool = Field(False, description="Whether it is another rollout's; see `replay`.")
+    results_differ: bool = Field(
+        False, description="Whether its calls, made again, had other results than those shown."
+    )
 
 
 class SegmentSize(WireModel):
@@ -288,8 +293,7 @@ class RolloutText(WireModel):
     group_size: int
     prompt: list[Message] = Field(description="Messages of the first prompt, the agent's included.")
     tools: list[dict[str, Any]] = Field(description="Schemas of the offered tools.")
-    data: dict[str, JsonValue] = Field(description="The task's `data`.")
-    image: str | None = None
+    task: Task
     sampling: Sampling
     limits: Limits
     turns: list[TextTurn]
@@ -298,6 +302,7 @@ class RolloutText(WireModel):
         default_factory=list,
         description="Starts of the service after which it continued from its last whole turn.",
     )
+    replay: Replay | None = Field(None, exclude_if=lambda value: value is None)
     report: dict[str, JsonValue] | None = Field(None, description="The evaluator's report.")
     siblings: list[Sibling] = Field(description="All rollouts of its group, by index.")
     notice: str = Field("", description="What is missing here, and why.")

@@ -46,7 +46,7 @@ def text_of(
     notice: str = "",
 ) -> RolloutText:
     """`chat` is the model's format; None if the model is not known here."""
-    task, trajectory = group.task, rollout.trajectory
+    trajectory = rollout.trajectory
     turns = [] if trajectory is None else list(_turns(trajectory, prompt, chat))
     no_model = NO_MODEL if turns and chat is None else ""
     return RolloutText(
@@ -54,13 +54,13 @@ def text_of(
         group_size=group.n,
         prompt=list(prompt.messages),
         tools=list(prompt.tools),
-        data=task.data,
-        image=task.image,
+        task=group.task,
         sampling=group.sampling,
         limits=group.limits,
         turns=turns,
         segments=[] if trajectory is None else [_size(one) for one in trajectory.segments],
         resumed=rollout.resumed,
+        replay=rollout.replay,
         report=rollout.report,
         siblings=siblings_of(group, siblings),
         notice="; ".join(filter(None, (notice, no_model))),
@@ -122,6 +122,8 @@ def _turns(trajectory: Trajectory, prompt: Prompt, chat: ChatFormat | None) -> I
             times=turn.times,
             tool_s=sum(call.duration_s for call in turn.tool_calls),
             backend=turn.backend,
+            is_replayed=turn.is_replayed,
+            results_differ=turn.results_differ,
         )
 
 

@@ -196,7 +196,8 @@ QUESTION = json.dumps(MATH)
         (["--task", QUESTION, "--engine", "localhost"], "--engine: is not an engine's URL"),
         (["--task", "{}", "--replies", "b", "--top-p", "2"], "--top-p: Input should be"),
         (["--task", "{}", "--replies", "b", "--json", "no/file"], "--json no/file: cannot write"),
-        (["--replies", "b"], 'Command "try" parameter --task requires an argument'),
+        (["--replies", "b"], "give either --task, or --from with --turns"),
+        (["--from", "g.0", "--replies", "b"], "give either --task, or --from with --turns"),
     ],
 )
 def test_invalid_options_are_one_line(

@@ -50,6 +50,7 @@ const engineTimes = (times) =>
 function notes(turn) {
   const version = turn.oldest_policy_version === turn.newest_policy_version
     ? `version ${turn.newest_policy_version ?? "–"}` : `versions ${turn.oldest_policy_version} to ${turn.newest_policy_version}`;
+  if (turn.is_replayed) return `${turn.sampled_tokens} tokens after ${turn.prompt_tokens}`;
   return [`${turn.sampled_tokens} tokens sampled after ${turn.prompt_tokens}`, turn.cached_tokens ? `${turn.cached_tokens} cached` : "",
     `model ${seconds(turn.model_s)}${engineTimes(turn.times)}`, turn.tool_calls.length ? `tools ${seconds(turn.tool_s)}` : "", version,
     turn.stop_reason === "stop" ? "" : `stopped: ${turn.stop_reason}`].filter(Boolean).join(" · ");
@@ -59,12 +60,24 @@ function Resumed({ text, turns }) {
   return text.resumed.filter((one) => one.turn === turns).map((one) => html`<p class="segment">resumed at another start of the service, ${seconds(one.away_s)} later</p>`);
 }
 
+// Where a turn is not the rollout's own, and how to begin another rollout before it.
+function Replayed({ turn }) {
+  return turn.is_replayed && html`<p class="segment">replayed${turn.results_differ && ": its calls had other results this time"}</p>`;
+}
+
+function Branch({ at, rollout }) {
+  const command = `prorl try --from ${rollout.rollout_id} --turns ${at}`;
+  return at > 0 && !isSaved && html`<button type="button" class="soft" title=${command} onClick=${() => navigator.clipboard.writeText(command)}>branch here</button>`;
+}
+
 function TurnCards({ turn, at, shown, longest, isNewSegment, rollout }) {
   const running = rollout.activity?.waits_for === "tool" ? turn.tool_calls.findIndex((call) => call.output === null) : -1;
   return html`<div class="turn" id="turn-${at + 1}">
     ${isNewSegment && html`<p class="segment">segment ${turn.segment + 1} begins: the context was rewritten</p>`}
     ${turn.given !== null && html`<${Card} kind="given" title="Given" note="as in the model's prompt"><${Text} text=${turn.given} /><//>`}
+    <${Replayed} turn=${turn} />
     <${Card} kind="model" title="Turn ${at + 1}" note=${shown.details ? notes(turn) : `model ${seconds(turn.model_s)}`}>
+      ${shown.details && html`<${Branch} at=${at} rollout=${rollout} />`}
       <${TurnBar} turn=${turn} longest=${longest} />
       ${turn.reasoning && html`<details class="reasoning" open=${shown.reasoning}><summary>reasoning</summary><${Text} text=${turn.reasoning} /></details>`}
       ${turn.text.trim() && html`<${Said} text=${turn.text} shown=${shown} />`}
@@ -123,6 +136,7 @@ function Header({ text }) {
       ${rollout.client && html`<${Fact} name="by">${plain(rollout.client)}<//>`}
       <${Fact} name="reward"><${Reward} reward=${rollout.reward} /><//>
       <${Fact} name="turns">${rollout.turns ?? "–"}<//><${Fact} name="sampled">${count(rollout.sampled_tokens)}<//>
+      ${text.replay && html`<${Fact} name="began with">${count(text.replay.turns)} turns of ${plain(text.replay.rollout_id ?? "a given trajectory")}<//>`}
       <${Fact} name="version">${rollout.policy_version ?? "–"}<//><${Fact} name="attempt">${rollout.attempt}<//>
       ${rollout.activity && html`<${Doing} activity=${rollout.activity} />`}
       <${Fact} name="queued">${seconds(timings.queue_s)}<//><${Stage} name="INIT" rollout=${rollout} />
@@ -183,6 +197,6 @@ export function Rollout({ id, query }) {
     <${Resumed} text=${text} turns=${text.turns.length} />
     ${text.rollout.activity && html`<p class="soft">… ${text.rollout.state}, waits for ${plain(waits(text.rollout.activity))}, for ${seconds(text.rollout.activity.waits_s)}</p>`}
     <details><summary>task data, tools, sampling, limits</summary>
-      <${Text} text=${JSON.stringify({ image: text.image, data: text.data, tools: text.tools, sampling: text.sampling, limits: text.limits }, null, 2)} /></details>
+      <${Text} text=${JSON.stringify({ image: text.task.image, data: text.task.data, tools: text.tools, sampling: text.sampling, limits: text.limits }, null, 2)} /></details>
   </article>`;
 }

@@ -1,0 +1,96 @@
+"""Rollouts that begin with turns of another one, as clients, people and a front ask for them."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.schemas import Group, Message, Rollout, RolloutState, Start, Task
+from prorl_service.testing import StubEngine
+from tests.cli.try_process import COMMAND, done
+from tests.front.conftest import service
+from tests.parts import trajectory_of
+from tests.server.application import Settings, serving
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+def group(name: str, start: Start | None = None, n: int = 1) -> Group:
+    data = {"answer": "42", "files": {"secret": "42"}}
+    question = Message(role="user", content="What is in the file?")
+    task = Task(task_id="t", agent="math", messages=[question], data=data)
+    return Group(group_id=name, task=task, n=n, start=start)
+
+
+async def ended(client: AsyncRolloutClient, group: Group) -> list[Rollout]:
+    await client.submit([group])
+    found = await client.wait(group.rollout_ids(), 120)
+    assert [one.state for one in found] == [RolloutState.DONE] * group.n, found
+    return found
+
+
+async def assert_branches(client: AsyncRolloutClient, engine: StubEngine) -> None:
+    """They have the first turn of a rollout that is here, or of one that is given."""
+    [first] = await ended(client, group("first"))
+    assert len(trajectory_of(first).turns) == 2
+    name, calls = first.rollout_id, engine.calls
+    named = await ended(client, group("named", Start(rollout_id=name, turns=1), n=2))
+    given = Start(turns=1, trajectory=first.trajectory)
+    for one in [*named, *await ended(client, group("given", given))]:
+        segments = trajectory_of(one).segments
+        assert [one.response_ids for one in segments] == [
+            one.response_ids for one in trajectory_of(first).segments
+        ]
+        [turn, own] = trajectory_of(one).turns
+        assert sum(segments[0].loss_mask) == own.stop - own.start
+        assert (turn.is_replayed, own.is_replayed, one.reward) == (True, False, 1)
+    assert engine.calls == calls + 3
+
+
+async def test_a_client_names_or_gives_the_turns(
+    client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    await assert_branches(client, engine)
+    text = await client.text("named.0")
+    assert text.replay is not None
+    assert (text.replay.rollout_id, text.replay.turns) == ("first.0", 1)
+    assert [turn.is_replayed for turn in text.turns] == [True, False]
+    with pytest.raises(ServiceCallError, match="turns is 2, and must be less than its 2 turns"):
+        await client.submit([group("all", Start(rollout_id="first.0", turns=2))])
+
+
+async def test_a_front_gives_services_the_turns(
+    engine: StubEngine, settings: Settings, tmp_path: Path
+) -> None:
+    front = Settings(services=tmp_path / "services", backends=settings.backends)
+    with service("a", tmp_path), service("b", tmp_path):
+        async with serving(front) as url, AsyncRolloutClient(url) as client:
+            await assert_branches(client, engine)
+
+
+async def test_a_person_goes_on_from_a_turn(
+    client: AsyncRolloutClient, url: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    await ended(client, group("first"))
+    (tmp_path / "replies.txt").write_text("It is \\boxed{41}.")
+    command = [*COMMAND, "--from", "first.0", "--turns", "1", "--url", url, "--sandbox", "process"]
+    options = ["--replies", "replies.txt", "--tokenizer", str(tiny_model), "--json", "out.jsonl"]
+    tried = await asyncio.to_thread(done, [*command, *options], tmp_path)
+    assert (tried.returncode, tried.stderr) == (0, "")
+    assert "replayed" in tried.stdout
+    assert "says | It is \\boxed{41}." in tried.stdout
+    rollout = Rollout.model_validate(json.loads((tmp_path / "out.jsonl").read_text()))
+    assert rollout.reward == 0
+    assert rollout.replay is not None
+    assert rollout.replay.rollout_id == "first.0"
+    for turns, problem in (
+        ("2", "turns is 2, and must be less than its 2 turns"),
+        ("1", "no rollout"),
+    ):
+        name = "first.0" if turns == "2" else "nobody.0"
+        wrong = ["--from", name, "--turns", turns, "--url", url, "--replies", "replies.txt"]
+        refused = await asyncio.to_thread(done, [*COMMAND, *wrong], tmp_path)
+        assert refused.returncode == 2
+        assert problem in refused.stderr

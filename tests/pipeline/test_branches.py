@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.client.harness import with_program
 from prorl_service.errors import Conflict, InvalidRequest
 from prorl_service.schemas import (
     NOT_SAMPLED,
@@ -154,6 +155,48 @@ async def test_a_trajectory_of_another_service_will_do() -> None:
         branch = await here.played([call("bash", command="cat a"), ANSWER], given)
         assert_continues(here, branch, first, 2)
         assert outputs(branch)[-1].split() == ["0", "1"]
+
+
+PROGRAM = """
+import json, os, subprocess, urllib.request
+
+TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
+messages = [{"role": "user", "content": "What is 6 * 7?"}]
+while True:
+    asked = {"model": "policy", "messages": messages, "tools": [TOOL]}
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps(asked).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+    )
+    message = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    messages.append(message)
+    if not message.get("tool_calls"):
+        break
+    for call in message["tool_calls"]:
+        command = json.loads(call["function"]["arguments"])["command"]
+        output = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": output})
+"""
+
+
+async def test_a_program_of_ones_own_begins_so_too() -> None:
+    async with trial() as one:
+        asked = with_program(task(), PROGRAM)
+        odd = call("bash", command="date +%s%N >> a; tail -n 1 a")
+        first = await one.played([odd, odd, call("bash", command="rm a"), "No."], of=asked)
+        looks = call("bash", command="wc -l < a")
+        branch = await one.played([looks, ANSWER], start(first, 2), of=asked)
+        assert_continues(one, branch, first, 2)
+        assert outputs(branch)[:2] == outputs(first)[:2]
+        assert outputs(branch)[-1].strip() == "2"
+        assert branch.replay is not None
+        assert branch.replay.differing == 2
+        other = with_program(task(), PROGRAM.replace("What is 6 * 7?", "What is 7 * 6?"))
+        refused = await one.played([], start(first, 2), of=other)
+        assert refused.error is not None
+        assert refused.error.blame is Blame.TASK
+        assert "after 0 of them its agent asked for something else" in refused.error.message
 
 
 async def test_a_branch_of_a_branch_has_the_turns_of_both() -> None:

@@ -16,6 +16,7 @@ import torch
 from prorl_service import neighbours
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.client.weights_copy import WeightsCopy
+from prorl_service.inference.engines.versions import version_of
 from prorl_service.schemas import BackendSpec, BackendState, WeightsReport
 from prorl_trl import nccl
 from prorl_trl.nccl import Broadcaster
@@ -68,7 +69,7 @@ def policy(version: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.
 
 def has(engine: NcclVllm, version: int) -> bool:
     expected = digest_of(policy(version, torch.bfloat16))
-    return (engine.weights, engine.label) == (expected, str(version))
+    return (engine.weights, version_of(engine.label)) == (expected, version)
 
 
 @pytest.fixture(params=["0.32", "0.33"])

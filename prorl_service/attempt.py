@@ -375,9 +375,9 @@ class Attempt:
             self.open_tool = ""
 
     def note_call(self, turn: Turn, record: ToolCallRecord) -> None:
-        """Adds a call of the turn that was made, and its result. One of a replay has the results
-        that the policy saw."""
-        if not turn.is_replayed:
+        """Adds a call of the turn that was made, and its result. One of a replay may have the
+        results that the policy saw."""
+        if not turn.is_replayed or self.replay is None or not self.replay.has_results:
             turn.tool_calls.append(record)
         self.changed()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from prorl_service.errors import InvalidRequest, ProRLError, field_problems
 from prorl_service.schemas import Difficulty, FieldProblem, Task, TaskProblem
@@ -35,6 +35,7 @@ def task_payload(
     data: Mapping[str, Any] | None = None,
     image: str | None = None,
     difficulty: Difficulty | None = None,
+    solution: JsonValue = None,
 ) -> str:
     fields: dict[str, Any] = {
         "task_id": task_id,
@@ -44,6 +45,8 @@ def task_payload(
     }
     if difficulty is not None:
         fields["difficulty"] = difficulty.model_dump()
+    if solution is not None:
+        fields["solution"] = solution
     return json.dumps(fields)
 
 

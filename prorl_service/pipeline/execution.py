@@ -1,15 +1,27 @@
 """One attempt at a rollout with its agent, its result, and the turns that it begins with."""
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, replace
 
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.attempt import Attempt
 from prorl_service.errors import TaskError
 from prorl_service.inference.cache_budget import CachePlace
 from prorl_service.inference.session import RolloutSession
-from prorl_service.schemas import Blame, FinishReason, Replay, Rollout, RolloutState, Start
+from prorl_service.schemas import (
+    NOT_SAMPLED,
+    Blame,
+    FinishReason,
+    Message,
+    Replay,
+    Rollout,
+    RolloutState,
+    Start,
+    Turn,
+)
+from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.ledger import Ledger
-from prorl_service.tokens.replay import TurnReplay
+from prorl_service.tokens.replay import EarlierTurn, TurnReplay, of_rollout
 
 
 @dataclass(slots=True, eq=False)
@@ -67,20 +79,36 @@ class Execution:
         return answer
 
 
-def replay_of(start: Start) -> TurnReplay:
-    """Returns what gives a rollout these turns, and raises `TaskError` if it cannot."""
-    trajectory = start.trajectory
-    assert trajectory is not None  # `Validator` admits no other
+def replay_of(start: Start, handler: AgentHandler, chat: ChatFormat) -> TurnReplay:
+    """Returns what gives a rollout its first turns, and raises `TaskError` if it cannot. Raises
+    `InvalidRequest` for a solution that the model cannot write."""
+    if (trajectory := start.trajectory) is not None:
+        count = start.turns or 0
+        turns = of_rollout(Ledger.seen(trajectory.segments), trajectory.turns)
+    else:
+        replies = handler.solved_by(handler.task.solution)
+        count = round((start.share or 0) * (len(replies) - 1))
+        turns = [_written(reply, chat) for reply in replies]
 
     def check(given: int) -> None:
-        if given < start.turns:
+        if given < count:
             raise TaskError(
-                f"the rollout cannot begin with {start.turns} turns of another one: after {given} "
-                "of them its agent asked for something else than then, or ended",
+                f"the rollout cannot begin with {count} turns of another one: after {given} of "
+                "them its agent asked for something else than then, or ended",
                 hint="they must be of the same task, agent, model and chat template",
             )
 
     # Nothing of them is sampled by this rollout; the last one is the turn to be sampled.
     free = {"is_replayed": True, "model_s": 0.0, "waited_s": 0.0, "times": None, "cached_tokens": 0}
-    turns = [turn.model_copy(update=free, deep=True) for turn in trajectory.turns]
-    return TurnReplay(Ledger.seen(trajectory.segments), turns, check, count=start.turns)
+    turns = [replace(one, turn=one.turn.model_copy(update=free, deep=True)) for one in turns]
+    return TurnReplay(turns, check, count=count)
+
+
+def _written(reply: str | Message, chat: ChatFormat) -> EarlierTurn:
+    ids = array("i", chat.reply_ids(reply))
+    text = chat.decode(ids, stopped=True)
+    turn = Turn(
+        segment=0, start=0, stop=len(ids), text=text, finish_reason="stop", model_s=0, backend=""
+    )
+    unsampled = array("f", bytes(4 * len(ids))), array("i", [NOT_SAMPLED]) * len(ids)
+    return EarlierTurn(turn, None, (ids, *unsampled))

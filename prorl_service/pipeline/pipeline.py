@@ -291,7 +291,7 @@ class Pipeline(RolloutExecutor):
                 on_change=self.inflight.observers.on_change,
             )
         if group.start is not None:
-            attempt.replay = replay_of(group.start)
+            attempt.replay = replay_of(group.start, handler, model.chat)
         self._resumer.save(record, handler, attempt, model.identity)
         return Execution(handler, RolloutContext(attempt, self._services), session, group.start)
 

@@ -20,7 +20,7 @@ from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.sandbox.layers import Guard, Layer
 from prorl_service.schemas import Resumption, Turn
 from prorl_service.tokens.ledger import Ledger
-from prorl_service.tokens.replay import TurnReplay
+from prorl_service.tokens.replay import TurnReplay, of_rollout
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Resumer:
             log.info("rollout %s continues after turn %d", record.rollout_id, turn)
 
         if handler.restores == "replay":
-            attempt.replay = TurnReplay(found.ledger, found.turns, continued)
+            attempt.replay = TurnReplay(of_rollout(found.ledger, found.turns), continued)
             return
         attempt.replay = None
         if found.layer is not None:

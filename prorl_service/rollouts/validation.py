@@ -123,6 +123,8 @@ class Validator:
         group = admitted.group
         if group.start is None:
             return
+        if group.start.share is not None:
+            return
         if (trajectory := group.start.trajectory) is None:
             raise InvalidRequest.of_field(
                 where,
@@ -130,7 +132,7 @@ class Validator:
                 hint="it is unknown, runs at another service or was not kept whole; "
                 "give its `trajectory`",
             )
-        if group.start.turns >= group.limits.max_turns:
+        if (group.start.turns or 0) >= group.limits.max_turns:
             raise InvalidRequest.of_field(
                 where,
                 f"{group.start.turns} turns leave none of `limits.max_turns`, which count them",

@@ -100,6 +100,7 @@ class Tally(WireModel):
     decided_early: int = 0
     carried: int = 0
     passed_over: int = 0
+    head_started: int = 0
     scored: int = 0
     score_sum: float = 0.0
     last_failure: ErrorInfo | None = None

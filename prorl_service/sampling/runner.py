@@ -54,6 +54,7 @@ class SamplerState(WireModel):
     difficulties: list[DifficultyCounts] = Field(default_factory=list)
     """Counts since the draw ended."""
     curriculum: CurriculumState | None = None
+    head_share: float = 1.0
     open_s: float = 0.0
     """Seconds for which the draw had been open, by a clock that does not jump."""
     is_last: bool = False
@@ -181,6 +182,7 @@ class SamplerRunner:
         self.core.tally, self.core.dropped = state.tally, state.dropped
         self.core.difficulties = state.difficulties
         self.core.levels.restore(state.curriculum)
+        self.core.head_starts.share = state.head_share
         self._opened_at = time.monotonic() - state.open_s
         for row in rows:
             if row.state in AT_THEIR_END:
@@ -234,6 +236,7 @@ class SamplerRunner:
             dropped=self.core.dropped,
             difficulties=self.core.difficulties,
             curriculum=self.core.levels.state(),
+            head_share=self.core.head_starts.share,
             open_s=time.monotonic() - self._opened_at,
             is_last=self.core.is_last,
             tally=self.core.tally,

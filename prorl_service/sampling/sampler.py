@@ -3,11 +3,11 @@
 Pure: no clock, no network, no store. The caller reports what has happened (candidates came, a draw
 was opened, a rollout ended), asks what to do, and does it. Each candidate comes to one end: it is
 given to one draw, is found uninformative, has failed, or is passed over by the curriculum. Until
-then it waits or is in flight; one whose tokens became stale, or that was cancelled as surplus,
-waits again and is begun as a new attempt. Groups are given whole, in the order in which they ended,
-when their draw ends: until then the draw holds them, and groups that became stale meanwhile are
-replaced. A candidate that ends without being given is reported once, by the open draw or else by
-the next.
+then it waits or is in flight; one whose tokens became stale, that was cancelled as surplus, or that
+gets a head start, waits again and is begun as a new attempt. Groups are given whole, in the order
+in which they ended, when their draw ends: until then the draw holds them, and groups that became
+stale meanwhile are replaced. A candidate that ends without being given is reported once, by the
+open draw or else by the next.
 """
 
 import math
@@ -18,7 +18,8 @@ from prorl_service.errors import EvaluatorError, MetricMissing, SamplingFailed
 from prorl_service.sampling.candidates import Candidate, Tally, WaitingCandidates
 from prorl_service.sampling.curriculum import LevelChooser
 from prorl_service.sampling.filter import GroupState, outcome
-from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
+from prorl_service.sampling.head_starts import HeadStarts
+from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState, Start
 from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 from prorl_service.schemas.sampling import (
     DifficultyCounts,
@@ -72,6 +73,7 @@ class Sampler:
         """Names of all candidates there ever were."""
         self._waiting = WaitingCandidates(spec)
         self.levels = LevelChooser(spec.curriculum)
+        self.head_starts = HeadStarts(is_on=spec.head_start, lowest=spec.filter.lowest or 0.0)
         self._under_way: dict[str, Candidate] = {}
         self._informative: dict[str, Candidate] = {}
         """Informative candidates in the order in which they ended."""
@@ -264,8 +266,17 @@ class Sampler:
     # --- ends -----------------------------------------------------------------------------------
 
     def _decide(self, candidate: Candidate, state: GroupState) -> None:
-        candidate.state = state
         self.tally.count(candidate.scores.known())
+        if (start := self.head_starts.note(candidate, state)) is not None:
+            self.tally.head_started += 1
+            self._begin_again(candidate, start)
+        else:
+            self._end(candidate, state)
+        if draw := self._open_draw():
+            draw.finished += 1
+
+    def _end(self, candidate: Candidate, state: GroupState) -> None:
+        candidate.state = state
         del self._under_way[candidate.name]
         self.changed[candidate.name] = candidate
         if state is GroupState.INFORMATIVE:
@@ -278,8 +289,6 @@ class Sampler:
         self._waiting.remember(candidate.group.task.task_id, state)
         self.levels.remember(candidate.group.task.difficulty, state)
         self._count(candidate)
-        if draw := self._open_draw():
-            draw.finished += 1
 
     def _pass_over(self, candidate: Candidate) -> None:
         candidate.state = GroupState.PASSED_OVER
@@ -353,11 +362,13 @@ class Sampler:
             self.tally.stale += 1
             self._begin_again(candidate)
 
-    def _begin_again(self, candidate: Candidate) -> None:
+    def _begin_again(self, candidate: Candidate, start: Start | None = None) -> None:
         for where in (self._held, self._informative, self._under_way):
             where.pop(candidate.name, None)
         self._release(candidate)
         candidate.forget_attempt()
+        if start is not None:
+            candidate.group = candidate.group.model_copy(update={"start": start})
         self._wait(candidate)
 
     def _release(self, candidate: Candidate) -> None:

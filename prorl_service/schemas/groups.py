@@ -123,6 +123,13 @@ class Task(WireModel):
         description="What samplers report results by.",
         exclude_if=lambda value: value is None,
     )
+    solution: Annotated[JsonValue, AfterValidator(encodable_json)] = Field(
+        None,
+        repr=False,
+        description="What solves it, for head starts: replies, as texts or messages, or the "
+        "agent's own form. The policy sees none of it but what a rollout begins with.",
+        exclude_if=lambda value: value is None,
+    )
 
 
 class Limits(WireModel):
@@ -140,37 +147,49 @@ class Limits(WireModel):
 
 
 class Start(WireModel):
-    """The first turns of another rollout of the task, with which rollouts begin.
+    """Turns with which rollouts begin: the first of another rollout of the task, or of the task's
+    `solution`.
 
-    The agent begins as always, gets the earlier replies, and makes their calls again, in a sandbox
-    of its own; the policy sees the earlier results. All of it is masked in the trajectory.
+    The agent begins as always, gets these replies, and makes their calls again, in a sandbox of its
+    own; the policy sees the results of then. All of it is masked in the trajectory.
     """
 
     rollout_id: Id | None = Field(None, description="The other rollout.")
-    turns: int = Field(ge=1, le=10_000, description="Number of its turns; another must follow.")
+    turns: int | None = Field(
+        None, ge=1, le=10_000, description="Number of its turns; another must follow."
+    )
     trajectory: Trajectory | None = Field(
         None,
         repr=False,
         description="Its trajectory; null if the service has the rollout, ended or on its shelf.",
         exclude_if=lambda value: value is None,
     )
+    share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Instead of another rollout: share of the solution's turns but the last.",
+        exclude_if=lambda value: value is None,
+    )
 
     @model_validator(mode="after")
-    def _can_be_replayed(self) -> Self:
-        if self.trajectory is None:
-            if self.rollout_id is None:
-                raise ValueError("name a rollout_id, or give the trajectory")
-            return self
-        if self.turns >= len(self.trajectory.turns):
-            turns = len(self.trajectory.turns)
-            raise ValueError(f"turns is {self.turns}, and must be less than its {turns} turns")
-        lengths = [len(one.response_ids) for one in self.trajectory.segments]
-        for number, turn in enumerate(self.trajectory.turns[: self.turns + 1]):
+    def _says_which(self) -> Self:
+        is_of_rollout = self.rollout_id is not None or self.trajectory is not None
+        if is_of_rollout == (self.share is not None) or is_of_rollout != (self.turns is not None):
+            raise ValueError("give a `rollout_id` or a `trajectory` with `turns`, or a `share`")
+        if self.trajectory is not None and self.turns is not None:
+            self._check(self.trajectory, self.turns)
+        return self
+
+    def _check(self, trajectory: Trajectory, turns: int) -> None:
+        if turns >= len(trajectory.turns):
+            count = len(trajectory.turns)
+            raise ValueError(f"turns is {turns}, and must be less than its {count} turns")
+        lengths = [len(one.response_ids) for one in trajectory.segments]
+        for number, turn in enumerate(trajectory.turns):
             is_known = 0 <= turn.segment < len(lengths)
             if not is_known or not 0 <= turn.start <= turn.stop <= lengths[turn.segment]:
                 raise ValueError(f"turn {number} lies outside of the trajectory's segments")
-        self.trajectory = self.trajectory.before(self.turns)
-        return self
 
     def is_same_as(self, other: "Start | None") -> bool:
         """Returns whether both begin with the same turns, of which one may only know the name."""

@@ -201,11 +201,6 @@ class Segment(WireModel):
                 raise ValueError(f"{name} must be as long as response_ids")
         return self
 
-    def until(self, stop: int) -> Self:
-        """Returns it without `response_ids[stop:]`."""
-        names = ("response_ids", "loss_mask", "logprobs", "policy_versions")
-        return self.model_copy(update={name: getattr(self, name)[:stop] for name in names})
-
 
 class Trajectory(WireModel):
     segments: list[Segment] = Field(repr=False)
@@ -217,17 +212,6 @@ class Trajectory(WireModel):
         description="'processed': its engines were seen to give logprobs of the distribution that "
         "they sample from. 'unknown': not all were.",
     )
-
-    def before(self, turn: int) -> Self:
-        """Returns what the model had seen when it was asked for turn number `turn`, which comes
-        last, without its tokens. Raises `IndexError` if there is no such turn."""
-        asked = self.turns[turn]
-        asked = asked.model_copy(update={"stop": asked.start, "text": "", "tool_calls": []})
-        turns = [*self.turns[:turn], asked]
-        stops = {one.segment: one.stop for one in turns}
-        begun = self.segments[: max(stops) + 1]
-        segments = [one.until(stops.get(number, 0)) for number, one in enumerate(begun)]
-        return self.model_copy(update={"segments": segments, "turns": turns})
 
 
 def logprobs_mode_of(turns: Sequence[Turn]) -> LogprobsMode:

@@ -99,6 +99,12 @@ class SamplerSpec(WireModel):
     curriculum: Curriculum | None = Field(
         None, description="Choice among candidates by difficulty; None: all are begun."
     )
+    head_start: bool = Field(
+        False,
+        description="A group whose rollouts all failed begins once more, with turns of its task's "
+        "`solution`, which are masked: fewer as such groups succeed. Its advantages are those of "
+        "states that the policy does not reach by itself.",
+    )
     lease_s: float | None = Field(
         None, gt=0, le=MAX_LEASE_S, description="Seconds without a request until it is deleted."
     )
@@ -259,6 +265,7 @@ class SamplerStatus(WireModel):
     decided_early: int = Field(description="Stopped when they could no longer be informative.")
     carried: int = Field(description="Begun in one draw and given to a later one.")
     passed_over: int = Field(0, description="Not begun, by the curriculum's choice.")
+    head_started: int = Field(0, description="Begun once more, with a head start.")
     scored: int = Field(0, description="Rollouts with a score, of all groups that ended.")
     score_mean: float | None = Field(None, description="Mean of those scores.")
     last_failure: ErrorInfo | None = Field(None, description="Error of the last failed rollout.")

@@ -40,10 +40,7 @@ def token_ids(reply: Reply, chat: ChatFormat) -> tuple[list[int], bool]:
     `InvalidRequest` for a message that the model's template cannot write."""
     if isinstance(reply, CutReply):
         return chat.encode(reply.text), False
-    text = chat.written(reply) if isinstance(reply, Message) else reply
-    ids = [*chat.encode(text), chat.end_of_turn_id]
-    end = next(place for place, id_ in enumerate(ids) if id_ in chat.end_ids)
-    return ids[: end + 1], True
+    return chat.reply_ids(reply), True
 
 
 def read(file: Path) -> list[list[Reply]]:

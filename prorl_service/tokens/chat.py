@@ -147,6 +147,14 @@ class ChatFormat:
             )
         return text
 
+    def reply_ids(self, reply: str | Message) -> list[int]:
+        """Returns the ids that the model would sample to say it, its end included. Raises
+        `InvalidRequest` like `written`."""
+        text = self.written(reply) if isinstance(reply, Message) else reply
+        ids = [*self.encode(text), self.end_of_turn_id]
+        end = next(place for place, id_ in enumerate(ids) if id_ in self.end_ids)
+        return ids[: end + 1]
+
     def tokenizer_digest(self) -> str:
         """Computes the digest, in some tenths of a second for a large vocabulary."""
         return tokenizer_digest(self._tokenizer)

@@ -167,7 +167,7 @@ while True:
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
         json.dumps(asked).encode(),
-        {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
     )
     message = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
     messages.append(message)

@@ -55,7 +55,10 @@ class World:
             task = f"t{self.chance.randint(0, 9)}"
             made = group(f"g{self.made}", self.n, task)
             level = Difficulty(kind="world", level=self.made % 3)
-            update = {"difficulty": level if self.made % 5 else None}
+            update = {
+                "difficulty": level if self.made % 5 else None,
+                "solution": ["One.", "Two."] if self.made % 2 else None,
+            }
             task_with_level = made.task.model_copy(update=update)
             self.sampler.add([made.model_copy(update={"task": task_with_level})])
             self.made += 1

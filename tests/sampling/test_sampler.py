@@ -35,6 +35,7 @@ from tests.sampling.sampler_world import World, group, rollout
         defer_after=st.sampled_from([None, 1]),
         deferred_every=st.integers(1, 4),
         curriculum=st.sampled_from([None, Curriculum(window=2)]),
+        head_start=st.booleans(),
     ),
 )
 def test_invariants_hold_under_any_order_of_events(

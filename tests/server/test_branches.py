@@ -2,13 +2,26 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.schemas import Group, Message, Rollout, RolloutState, Start, Task
+from prorl_service.schemas import (
+    BackendSpec,
+    Group,
+    Message,
+    Replay,
+    Rollout,
+    RolloutState,
+    Start,
+    Task,
+)
+from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
 from tests.cli.try_process import COMMAND, done
 from tests.front.conftest import service
 from tests.parts import trajectory_of
@@ -94,3 +107,37 @@ async def test_a_person_goes_on_from_a_turn(
         refused = await asyncio.to_thread(done, [*COMMAND, *wrong], tmp_path)
         assert refused.returncode == 2
         assert problem in refused.stderr
+
+
+async def test_groups_that_failed_get_a_head_start(
+    tiny_model: Path, chat: ChatFormat, settings: Settings
+) -> None:
+    """A policy that never looks by itself, and half of the time reads what it sees."""
+    seen = 0
+
+    def answer(prompt: list[int]) -> list[int]:
+        nonlocal seen
+        seen += (has_looked := "<tool_response>\n42" in chat.decode(prompt))
+        text = "\\boxed{42}" if has_looked and seen % 2 else "\\boxed{0}"
+        return chat.reply_ids(text)
+
+    async with StubEngine(tiny_model, answer) as engine:
+        own = replace(settings, backends=(BackendSpec(url=engine.url),))
+        async with serving(own) as url, AsyncRolloutClient(url) as client:
+            await client.create_sampler("s", SamplerSpec(head_start=True))
+            looks: JsonValue = Message.calling("bash", command="cat secret").model_dump(mode="json")
+            one = group("a", n=4)
+            one.task.solution = [looks, "\\boxed{42}"]
+            await client.add_candidates("s", [one], is_last=True)
+            status = await client.open_draw("s", "d", DrawSpec(target=1))
+            while status.draw is None or status.draw.state is DrawState.OPEN:
+                status = await client.sampler("s", status.revision, 10)
+            assert (status.head_started, status.draw.state) == (1, DrawState.COMPLETE)
+            [drawn] = status.draw.groups
+            found = await client.wait([f"{drawn.group_id}.{index}" for index in range(4)], 60)
+    assert sorted(one.reward or 0 for one in found) == [0, 0, 1, 1]
+    assert [one.replay for one in found] == [Replay(turns=1)] * 4
+    for one in found:
+        [looked, answered] = trajectory_of(one).turns
+        assert (looked.is_replayed, answered.is_replayed) == (True, False)
+        assert looked.tool_calls[0].output.strip() == "42"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prorl_service.schemas import Turn
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.ledger import Ledger, Span
-from prorl_service.tokens.replay import TurnReplay
+from prorl_service.tokens.replay import TurnReplay, of_rollout
 from tests import builders
 from tests.gateway.rollouts import Rollout, rollout, tool_call
 from tests.gateway.test_gateway import Json, asked, post, results, user
@@ -21,7 +21,7 @@ def again(run: Rollout, earlier: Rollout, count: int) -> list[int]:
     """Gives `run` the first turns of another. Returns the list in which the end is noted."""
     ended = list[int]()
     before = earlier.attempt
-    run.attempt.replay = TurnReplay(before.ledger, before.turns[:count], ended.append)
+    run.attempt.replay = TurnReplay(of_rollout(before.ledger, before.turns[:count]), ended.append)
     return ended
 
 
@@ -81,7 +81,7 @@ def test_every_turn_is_given_once(continues: list[bool], rng: random.Random) -> 
         prompt = ledger.ids + array("i", [100 + number]) if one else array("i", [number])
         span = ledger.record(prompt, [1000 + number], [-0.5], [3])
         turns.append(builders.turn(span.segment, span.start, span.stop))
-    replay = TurnReplay(ledger, turns, lambda _: None)
+    replay = TurnReplay(of_rollout(ledger, turns), lambda _: None)
     now = Ledger()
     ready, numbers = [i for i in range(len(turns)) if turns[i].start == 0], dict[int, int]()
     while ready:

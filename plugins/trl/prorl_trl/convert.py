@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
+from pydantic import JsonValue
+
 from prorl_service.client.datasets import ChatMessage, task_from, task_payload
 from prorl_service.client.metrics import Outcome, metrics, outcome_of
 from prorl_service.client.trainable import (
@@ -51,10 +53,16 @@ def with_task(
     data: Mapping[str, Any] | None = None,
     image: str | None = None,
     difficulty: Difficulty | None = None,
+    solution: JsonValue = None,
 ) -> list[dict[str, Any]]:
     """Returns a "prompt" entry for a dataset. `agent` None takes the one of `ProRLRollout`."""
     payload = task_payload(
-        task_id=task_id, agent=agent, data=data, image=image, difficulty=difficulty
+        task_id=task_id,
+        agent=agent,
+        data=data,
+        image=image,
+        difficulty=difficulty,
+        solution=solution,
     )
     *earlier, last = [dict(message) for message in messages]
     prompt = [*earlier, {**last, PAYLOAD_KEY: payload}]

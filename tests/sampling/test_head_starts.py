@@ -1,0 +1,75 @@
+"""Groups that have all failed begin once more, with turns of their solutions."""
+
+import pytest
+
+from prorl_service.sampling.candidates import Candidate
+from prorl_service.sampling.sampler import Sampler
+from prorl_service.schemas import Group, Start
+from tests.sampling.sampler_world import group
+from tests.sampling.test_sampler import ended, opened
+
+
+def with_solution(name: str) -> Group:
+    made = group(name)
+    return made.model_copy(update={"task": made.task.model_copy(update={"solution": ["a", "b"]})})
+
+
+def begun_again(sampler: Sampler, one: Candidate) -> Start | None:
+    """Has the whole group fail. Returns what it begins again with; None if that was its end."""
+    attempt = one.attempt
+    ended(sampler, one, 0, 0, 0, 0)
+    again = [found for found in sampler.begin() if found.name == one.name]
+    assert [found.attempt for found in again] in ([], [attempt + 1])
+    return sampler.group_of(again[0]).start if again else None
+
+
+def test_a_group_that_failed_begins_once_more() -> None:
+    sampler = opened([with_solution("a")], slots=8, target=1, head_start=True)
+    [one] = sampler.begin()
+    assert sampler.group_of(one).start is None
+    assert begun_again(sampler, one) == Start(share=1.0)
+    assert begun_again(sampler, one) is None
+    status = sampler.status(0)
+    assert (status.head_started, status.uninformative, status.scored) == (1, 1, 8)
+    assert status.draw is not None
+    assert status.draw.finished == 2
+
+
+@pytest.mark.parametrize(
+    ("candidate", "scores", "is_on"),
+    [
+        (with_solution("a"), (1, 1, 1, 1), True),
+        (with_solution("a"), (None, None, None, None), True),
+        (with_solution("a"), (0, 0, 0, 0), False),
+        (group("a"), (0, 0, 0, 0), True),
+        (with_solution("a").model_copy(update={"start": Start(share=0.5)}), (0, 0, 0, 0), True),
+    ],
+    ids=["all solved it", "it could not run", "by default", "without a solution", "with its own"],
+)
+def test_others_do_not(candidate: Group, scores: tuple[float | None, ...], is_on: bool) -> None:
+    sampler = opened([candidate], slots=8, target=1, head_start=is_on)
+    [one] = sampler.begin()
+    ended(sampler, one, *scores)
+    assert [*sampler.begin()] == []
+    assert sampler.status(0).head_started == 0
+
+
+def test_the_head_start_shrinks_as_groups_succeed_and_grows_as_they_fail() -> None:
+    names = [f"g{number}" for number in range(60)]
+    sampler = opened(map(with_solution, names), slots=4, target=60, head_start=True)
+    shares = []
+    for number in range(40):
+        [one] = sampler.begin()
+        if (start := sampler.group_of(one).start) is not None:
+            assert start.share is not None
+            shares.append(start.share)
+            ended(sampler, one, 0, 1, 0, 1)
+        else:
+            assert number % 2 == 0
+            ended(sampler, one, 0, 0, 0, 0)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == pytest.approx(1 - 19 * 0.025)
+    for _ in range(2):
+        [one] = sampler.begin()
+        ended(sampler, one, 0, 0, 0, 0)
+    assert sampler.head_starts.share == pytest.approx(1 - 20 * 0.025 + 0.1)

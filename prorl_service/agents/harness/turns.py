@@ -18,7 +18,7 @@ from prorl_service.agents.harness.data import HarnessData
 from prorl_service.errors import AgentError, TaskError
 from prorl_service.gateway.app import application
 from prorl_service.gateway.harnesses import store
-from prorl_service.gateway.harnesses.preset import Start
+from prorl_service.gateway.harnesses.preset import ProgramStart
 from prorl_service.gateway.harnesses.store import Installed
 from prorl_service.gateway.rollout import RolloutGateway
 from prorl_service.gateway.serving import served
@@ -197,7 +197,7 @@ class HarnessTurns:
         )
 
 
-def _script(start: Start, home: str) -> str:
+def _script(start: ProgramStart, home: str) -> str:
     """Returns a script that runs the program where the shell stands, and leaves the shell as it
     was."""
     variables = {"HOME": home, **start.environment}

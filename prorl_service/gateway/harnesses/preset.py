@@ -29,7 +29,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ProgramStart:
     """A command line with its variables and files, filled in."""
 
     command: list[str]
@@ -131,13 +131,13 @@ class Preset(BaseModel):
         install = self.install.model_copy(update=packages)
         return self.model_copy(update={"install": install, "command": older.command})
 
-    def filled(self, values: Mapping[str, str]) -> Start:
+    def filled(self, values: Mapping[str, str]) -> ProgramStart:
         """Returns the start with `values` for all of `NAMES`."""
 
         def fill(text: str) -> str:
             return Template(text).substitute(values)
 
-        return Start(
+        return ProgramStart(
             [fill(part) for part in self.command],
             {name: fill(text) for name, text in self.environment.items()},
             {fill(path): fill(text) for path, text in self.files.items()},

@@ -37,6 +37,7 @@ from prorl_service.testing.trial import rollouts, trial_service
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 ANSWER = "\\boxed{42}"
+TWO_CALLS: list[Reply] = [call("bash", command="echo 1"), call("bash", command="echo 2"), "No."]
 
 
 def task(tool: str = "bash") -> Task:
@@ -57,7 +58,8 @@ class Trial:
         """Returns a rollout whose policy gives these replies after the turns of `start`."""
         name = f"g{next(self.numbers)}"
         self.engine.give(name, [replies])
-        group = Group(group_id=name, task=of or task(), start=start)
+        limits = Limits(max_turns=64)
+        group = Group(group_id=name, task=of or task(), start=start, limits=limits)
         await self.service.submit([group])
         [rollout] = [one async for one in rollouts(self.service, group)]
         assert self.engine.unused_replies(rollout.rollout_id) == 0
@@ -67,7 +69,7 @@ class Trial:
 @asynccontextmanager
 async def trial() -> AsyncIterator[Trial]:
     settings = ServiceSettings()
-    settings = replace(settings, sandboxes=replace(settings.sandboxes, kind="bubblewrap"))
+    settings = replace(settings, sandboxes=replace(settings.sandboxes, sandbox="bubblewrap"))
     async with (
         scripted_engine([]) as engine,
         trial_service(AgentRegistry(), [engine.spec], settings) as service,
@@ -127,10 +129,14 @@ async def test_a_branch_has_the_tokens_and_the_files_of_its_turn() -> None:
 
 async def test_a_kernel_has_its_variables() -> None:
     async with trial() as one:
-        replies = [call("ipython", code="x = 40"), call("ipython", code="x += 1"), "No."]
+        replies: list[Reply] = [
+            call("ipython", code="x = 40"),
+            call("ipython", code="x += 1"),
+            "No.",
+        ]
         first = await one.played(replies, of=task("ipython"))
-        looks = [call("ipython", code="print(x + 2)"), ANSWER]
-        branch = await one.played(looks, start(first, 1), of=task("ipython"))
+        looks = call("ipython", code="print(x + 2)")
+        branch = await one.played([looks, ANSWER], start(first, 1), of=task("ipython"))
         assert_continues(one, branch, first, 1)
         assert outputs(branch)[-1].strip() == "42"
 
@@ -220,14 +226,15 @@ async def _grow(data: st.DataObject) -> None:
         for number in range(data.draw(st.integers(2, 8), "rollouts")):
             words = [f"{number}-{turn}" for turn in range(data.draw(st.integers(1, 4), "turns"))]
             path, begun = list[str](), None
-            if grown and data.draw(st.booleans(), "branches"):
-                parent, written = data.draw(st.sampled_from(grown), "parent")
+            parent = data.draw(st.sampled_from([None, *range(number)]), "parent")
+            if parent is not None:
+                other, written = grown[parent]
                 turns = data.draw(st.integers(1, len(written)), "of its turns")
-                path, begun = written[:turns], start(parent, turns)
+                path, begun = written[:turns], start(other, turns)
             calls = [call("bash", command=f"echo {word} >> a; cat a") for word in words]
             rollout = await one.played([*calls, ANSWER], begun)
-            if begun is not None:
-                assert_continues(one, rollout, parent, begun.turns)
+            if parent is not None:
+                assert_continues(one, rollout, other, turns)
             path = [*path, *words]
             assert outputs(rollout)[-1].split() == path
             grown.append((rollout, path))
@@ -236,8 +243,7 @@ async def _grow(data: st.DataObject) -> None:
 async def test_turns_that_cannot_be_replayed_fail_the_rollout() -> None:
     """The agent ends at a reply of then, since its first line is not what it was."""
     async with trial() as one:
-        calls = [call("bash", command="echo 1"), call("bash", command="echo 2"), "No."]
-        found = trajectory(await one.played(calls))
+        found = trajectory(await one.played(TWO_CALLS))
         answer = trajectory(await one.played([ANSWER]))
         ids = answer.segments[0].response_ids
         first, *others = found.turns
@@ -277,8 +283,7 @@ REFUSED = {
 @pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
 async def test_what_cannot_begin_is_refused_at_once(changes: dict[str, Any], message: str) -> None:
     async with trial() as one:
-        calls = [call("bash", command="echo 1"), call("bash", command="echo 2"), "No."]
-        rollout_id = (await one.played(calls)).rollout_id
+        rollout_id = (await one.played(TWO_CALLS)).rollout_id
         begun = Start(
             rollout_id=changes.get("rollout_id", rollout_id), turns=changes.get("turns", 2)
         )

@@ -6,7 +6,7 @@ import pytest
 
 from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.inference.session import RolloutSession
-from prorl_service.pipeline.pipeline import Execution
+from prorl_service.pipeline.execution import Execution
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import Admitted, RolloutRecord
 from prorl_service.schemas import FinishReason, Rollout, RolloutState

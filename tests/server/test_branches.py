@@ -126,9 +126,9 @@ async def test_groups_that_failed_get_a_head_start(
         async with serving(own) as url, AsyncRolloutClient(url) as client:
             await client.create_sampler("s", SamplerSpec(head_start=True))
             looks: JsonValue = Message.calling("bash", command="cat secret").model_dump(mode="json")
-            one = group("a", n=4)
-            one.task.solution = [looks, "\\boxed{42}"]
-            await client.add_candidates("s", [one], is_last=True)
+            candidate = group("a", n=4)
+            candidate.task.solution = [looks, "\\boxed{42}"]
+            await client.add_candidates("s", [candidate], is_last=True)
             status = await client.open_draw("s", "d", DrawSpec(target=1))
             while status.draw is None or status.draw.state is DrawState.OPEN:
                 status = await client.sampler("s", status.revision, 10)

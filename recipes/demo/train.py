@@ -13,7 +13,8 @@ from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from prorl_service.schemas import Rollout, Task
+from prorl_service.schemas import Limits, Rollout, Task
+from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import ProRLRollout, with_task
 from recipes.demo.programs import task_for
 from recipes.demo.tasks import LIMITS, instances
@@ -34,7 +35,8 @@ class TrainConfig:
     rollouts_at_once: int | None = None
     """Rollouts that pass through the model together; None: all of a step."""
     learning_rate: float = 1e-3
-    dynamic_sampling: bool = False
+    limits: Limits = LIMITS
+    dynamic_sampling: bool | SamplerSpec = False
     program: str | None = None
     """Program that takes the turns; None: the service's own loop."""
     use_cpu: bool = True
@@ -82,7 +84,10 @@ def make_trainer(
     demo's."""
     tasks = train_tasks(config) if tasks is None else tasks
     rollouts = ProRLRollout(
-        service_url, limits=LIMITS, observe=observe, dynamic_sampling=config.dynamic_sampling
+        service_url,
+        limits=config.limits,
+        observe=observe,
+        dynamic_sampling=config.dynamic_sampling,
     )
     trainer = GRPOTrainer(
         model=str(model),
@@ -107,7 +112,7 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
         generation_batch_size=batch,
         gradient_accumulation_steps=batch // (config.rollouts_at_once or batch),
         num_generations=config.rollouts_per_group,
-        max_completion_length=LIMITS.max_response_tokens,
+        max_completion_length=config.limits.max_response_tokens,
         temperature=1.0,
         # DAPO: token-level loss, a higher clip above than below, no KL term.
         loss_type="dapo",
@@ -131,7 +136,12 @@ def dataset_row(task: Task) -> dict[str, list[dict[str, Any]]]:
     """Returns a row for TRL: a conversation that carries its task along."""
     messages = [message.model_dump() for message in task.messages]
     prompt = with_task(
-        messages, task_id=task.task_id, agent=task.agent, data=task.data, image=task.image
+        messages,
+        task_id=task.task_id,
+        agent=task.agent,
+        data=task.data,
+        image=task.image,
+        solution=task.solution,
     )
     return {"prompt": prompt}
 

@@ -49,8 +49,8 @@ class Transcript:
 
 
 def _say(text: str, chain: Chain, chat: ChatFormat) -> None:
-    ids = [*chat.encode(text), chat.end_of_turn_id]
-    chain.append_sampled(ids, [0.0] * len(ids), [0] * len(ids))
+    ids = chat.reply_ids(text)
+    chain.append(ids, [0.0] * len(ids), [0] * len(ids))
 
 
 def tool_call(name: str, arguments: object) -> str:

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,10 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, TypeVar
 
+import httpx
+
 from bench import pictures
+from prorl_service.net.credentials import authorization
 from recipes.common.versions import machine
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +97,13 @@ def _merged(content: Row, part: str, found: Found, order: Sequence[str]) -> Row:
         "rows": rows,
         "series": content.get("series", {}) | found.series,
     }
+
+
+def rollouts_ended(url: str) -> int:
+    """Returns how many rollouts are done or cancelled at a service."""
+    text = httpx.get(f"{url}/metrics", headers=authorization(url), trust_env=False).text
+    counts = re.findall(r'prorl_rollouts_ended_total\{state="(?:done|cancelled)"\} ([\d.]+)', text)
+    return round(sum(map(float, counts)))
 
 
 def own_programs(name: str, packages: Sequence[str]) -> Path:

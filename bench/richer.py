@@ -178,16 +178,17 @@ def policy(seed: int) -> Path:
 class Watch(TrainerCallback):  # type: ignore[misc]
     """Ends a training once it is good enough, or has had its rollouts."""
 
-    def __init__(self, client: RolloutClient, heldout: Sequence[Task], most: int) -> None:
+    def __init__(self, url: str, client: RolloutClient, heldout: Sequence[Task], most: int) -> None:
         self.curve: list[tuple[float, float]] = []
         """Steps, as rollouts, and held-out success then."""
+        self._url = url
         self._client = client
         self._heldout = heldout
         self._most = most
         self._evaluated = 0
 
     def look(self) -> None:
-        ended = sum(self._client.status().rollouts.values()) - self._evaluated
+        ended = frame.rollouts_ended(self._url) - self._evaluated
         found = evaluate(
             self._client, self._heldout, name=f"at-{len(self.curve)}", n=1, limits=LIMITS
         )
@@ -223,7 +224,7 @@ def trained(seed: int, *, head_start: bool, most: int) -> list[tuple[float, floa
             local.service([engine.url], log=directory / "service.log") as service,
             RolloutClient(service.url) as client,
         ):
-            watch = Watch(client, heldout, most)
+            watch = Watch(service.url, client, heldout, most)
             watch.look()
             trainer = make_trainer(
                 model, service.url, directory, replace(config, use_cpu=True), tasks=tasks

@@ -6,20 +6,16 @@ takes a quarter of an hour. Needs the environment of `scripts/setup-verl`, with
 `recipes/common/verl_cpu` as the device, and for pi `prorl harnesses install pi`.
 """
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
-import httpx
-
 from bench import frame
 from bench.verl import learning
 from bench.verl.workload import GROUP_SIZE, write_mix
 from prorl_service import local
-from prorl_service.net.credentials import authorization
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests.verl.data import build_policy
 
@@ -74,7 +70,7 @@ def _mixed(way: str, policy: Path, scratch: Path, seed: int) -> frame.Row:
     needed = GROUP_SIZE * write_mix(directory, seed, informative)
     with local.service([], log=directory / "service.log", options=learning.SERVICE) as service:
         run = learning.train(directory, policy, MIX | WAYS[way], service.url)
-        begun = _ended(service.url)
+        begun = frame.rollouts_ended(service.url)
     wasted = begun - needed
     if way == CARRIED:
         wasted = GROUP_SIZE * round(sum(run.values("prorl/sampling/stale")))
@@ -87,13 +83,6 @@ def _mixed(way: str, policy: Path, scratch: Path, seed: int) -> frame.Row:
         "generation_s_per_step": round(fmean(run.values("timing_s/gen")), 2),
         "probs_diff_max": max(run.values(learning.DIFFERENCE)),
     }
-
-
-def _ended(url: str) -> int:
-    """Returns the number of rollouts that are done or cancelled."""
-    text = httpx.get(f"{url}/metrics", headers=authorization(url), trust_env=False).text
-    counts = re.findall(r'prorl_rollouts_ended_total\{state="(?:done|cancelled)"\} ([\d.]+)', text)
-    return round(sum(map(float, counts)))
 
 
 def demo(

@@ -4,7 +4,7 @@ Only two arguments are particular to this service: `rollout_func` and `reward_fu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class TrainConfig:
     rollouts_at_once: int | None = None
     """Rollouts that pass through the model together; None: all of a step."""
     learning_rate: float = 1e-3
-    limits: Limits = LIMITS
+    limits: Limits = field(default_factory=lambda: LIMITS)
     dynamic_sampling: bool | SamplerSpec = False
     program: str | None = None
     """Program that takes the turns; None: the service's own loop."""

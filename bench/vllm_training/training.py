@@ -126,7 +126,7 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
 
 def _sync(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
     def observe(rollouts: Sequence[Rollout]) -> None:
-        oldest, newest = seen.pushed[-2:][-1 - config.dynamic_sampling], seen.pushed[-1]
+        oldest, newest = seen.pushed[-2:][-1 - bool(config.dynamic_sampling)], seen.pushed[-1]
         seen.versions_wrong += sum(not _is_within(one, oldest, newest) for one in rollouts)
 
     send = Pushes._send

@@ -8,6 +8,8 @@ from prorl_service.agents.base import AgentHandler, Prompt, Restores, RolloutCon
 from prorl_service.errors import AgentError, SandboxError
 from prorl_service.schemas import FinishReason, Message
 
+BEGUN = "begun"
+
 
 class LettersAgent(AgentHandler):
     """Agent of two turns.
@@ -81,3 +83,13 @@ class HastyAgent(LettersAgent):
     async def run(self, rollout: RolloutContext) -> FinishReason:
         await super().run(rollout)
         return FinishReason.FINISHED
+
+
+class BegunAgent(LettersAgent):
+    """Agent that fails unless its first turn is the word that no policy says by itself."""
+
+    name: ClassVar[str] = "begun"
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        has_begun = rollout.turns[0].text == BEGUN
+        return await super().eval(rollout) if has_begun else Verdict(0.0, {"letters": 0.0})

@@ -11,10 +11,11 @@ from prorl_service.client import RolloutClient, failures
 from prorl_service.client.datasets import rows_without_end
 from prorl_service.client.sampling import AllGroupsFail
 from prorl_service.client.trainable import SoftPunishment
-from prorl_service.schemas import TERMINAL_STATES, RolloutState, Sampling
+from prorl_service.schemas import TERMINAL_STATES, Replay, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_trl import checks
 from tests.trl.conftest import RestartedService
+from tests.trl.letters import BEGUN
 from tests.trl.training import ALL_FAIL, Trainings, dataset, logged, worst
 
 pytestmark = pytest.mark.processes
@@ -54,6 +55,20 @@ def test_only_the_newest_policy_samples_without_staleness(train: Trainings) -> N
     trainer = train(dynamic_sampling=spec, faults=MIX, options=STEPS)
     assert logged(trainer, "prorl/policy_lag") == [0] * 4
     assert worst(trainer) < 1e-4
+
+
+def test_a_head_start_is_not_trained_on(train: Trainings) -> None:
+    """The policy fails all of its groups but those that begin with a turn of the solution."""
+    spec = SamplerSpec(head_start=True, max_staleness=0, defer_after=None)
+    trainer = train(agent="begun", dynamic_sampling=spec, options={"max_steps": 2})
+    assert worst(trainer) < 1e-4
+    assert logged(trainer, "frac_reward_zero_std") == [0] * 2
+    for rollout in train.observed:
+        assert rollout.replay == Replay(turns=1)
+        assert rollout.trajectory is not None
+        [segment], [begun, last] = rollout.trajectory.segments, rollout.trajectory.turns
+        assert (begun.text, begun.is_replayed) == (BEGUN, True)
+        assert sum(segment.loss_mask) == sum(segment.loss_mask[last.start : last.stop]) > 0
 
 
 def test_evaluation_samples_every_task(train: Trainings) -> None:

@@ -10,10 +10,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from prorl_service.schemas import Rollout, Sampling
 from prorl_trl import ProRLRollout, with_task
+from tests.trl.letters import BEGUN
 
 ALL_FAIL = "the last 32 rollouts all failed"
 """Log line of a service whose rollouts all fail."""
-AGENTS = [f"tests.trl.letters:{name}Agent" for name in ("Letters", "Forgetful", "Hasty")]
+AGENTS = [f"tests.trl.letters:{name}Agent" for name in ("Letters", "Forgetful", "Hasty", "Begun")]
 SERVICE_OPTIONS = ["--sandbox", "process", *(f"--agent={agent}" for agent in AGENTS)]
 
 SMALL: dict[str, Any] = {
@@ -78,6 +79,7 @@ def dataset(faults: Sequence[str | None], agent: str = "letters") -> Dataset:
                     task_id=f"count-{number}",
                     agent=agent,
                     data={"fault": fault},
+                    solution=[BEGUN, "abc"],
                 )
             }
             for number, fault in enumerate(faults)

@@ -69,7 +69,8 @@ def checked(rollout: Rollout, *, engine: str, versions: Collection[int]) -> Roll
     if failure_of(rollout) is not None:
         return rollout
     assert rollout.trajectory is not None
-    others = {one.backend for one in rollout.trajectory.turns} - {engine}
+    own = (one for one in rollout.trajectory.turns if not one.is_replayed)
+    others = {one.backend for one in own} - {engine}
     problem = other_policy(rollout, versions)
     if others:
         message = f"tokens of {', '.join(sorted(others))}: this trainer's engines are at {engine}"

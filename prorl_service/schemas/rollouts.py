@@ -216,7 +216,7 @@ class Trajectory(WireModel):
 
 def logprobs_mode_of(turns: Sequence[Turn]) -> LogprobsMode:
     """Returns the mode of a trajectory with these turns."""
-    is_known = all(turn.logprobs_mode == "processed" for turn in turns)
+    is_known = all(turn.logprobs_mode == "processed" for turn in turns if not turn.is_replayed)
     return "processed" if is_known else "unknown"
 
 

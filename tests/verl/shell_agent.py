@@ -20,8 +20,9 @@ def wait_for(path: Path) -> None:
 
 class ShellAgent(AgentHandler):
     """Agent controlled by `task.data`: "fault" makes all its rollouts fail, "easy" gives them all
-    the same reward, "pause_s" is the shortest duration of each in seconds, "wait_for" is a file
-    that each waits for, "sampled" is a file that gets a line for each turn."""
+    the same reward, "begins" is the text of the first turn without which they have none, "pause_s"
+    is the shortest duration of each in seconds, "wait_for" is a file that each waits for, "sampled"
+    is a file that gets a line for each turn."""
 
     name: ClassVar[str] = "shell"
     restores: ClassVar[Restores] = "sandbox"
@@ -69,6 +70,9 @@ class ShellAgent(AgentHandler):
     async def eval(self, rollout: RolloutContext) -> Verdict:
         if self.task.data.get("easy"):
             return Verdict(1.0, {"letters": 1.0})
+        begins = self.task.data.get("begins")
+        if begins is not None and rollout.turns[0].text != begins:
+            return Verdict(0.0, {"letters": 0.0})
         text = "".join(turn.text for turn in rollout.turns)
         letters = sum(character.isascii() and character.isalpha() for character in text)
         return Verdict(letters / max(len(text), 1), {"letters": float(letters)})

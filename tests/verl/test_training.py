@@ -12,8 +12,9 @@ from transformers import AutoTokenizer
 from prorl_service.client import RolloutClient
 from prorl_service.client.saved import SavedStep, read_rollouts, read_tasks, saved_steps
 from prorl_service.local import LocalProcess
-from prorl_service.schemas import TERMINAL_STATES
+from prorl_service.schemas import TERMINAL_STATES, Replay
 from prorl_verl import task_payload
+from tests.parts import trajectory_of
 from tests.verl.data import row, write_rows
 from tests.verl.training import CompletedRun, run_main_ppo
 
@@ -30,6 +31,7 @@ EXACT = 1e-6
 """Largest difference of a probability between engine and trainer, in fp32."""
 EXACT_NATS = 1e-5
 """Largest mean difference of a step's logprobs."""
+SOLUTION = ["begun", "abc"]
 DIFFERENCE = "training/rollout_probs_diff_max"
 
 
@@ -37,7 +39,11 @@ def write_tasks(directory: Path, *tasks: dict[str, Any]) -> None:
     """Writes one task for each `task.data`."""
     rows = [
         row(f"count to {number}", index=number)
-        | {"prorl": task_payload(task_id=f"count-{number}", agent="shell", data=data)}
+        | {
+            "prorl": task_payload(
+                task_id=f"count-{number}", agent="shell", data=data, solution=SOLUTION
+            )
+        }
         for number, data in enumerate(tasks)
     ]
     write_rows(directory / "train.parquet", rows)
@@ -179,11 +185,12 @@ def test_a_prompt_whose_rollouts_all_fail_is_replaced(
 def test_dynamic_sampling_trains_only_on_informative_groups(
     directory: Path, service: LocalProcess
 ) -> None:
-    write_tasks(directory, *[{}, {"easy": True}] * 8)
+    write_tasks(directory, *[{}, {"easy": True}, {"begins": SOLUTION[0]}] * 8)
     run = train(
         directory,
         service.url,
         data__shuffle=False,
+        prorl__dynamic_sampling__head_start=True,
         trainer__total_training_steps=3,
         algorithm__filter_groups__enable=True,
         algorithm__filter_groups__metric="acc",
@@ -199,7 +206,22 @@ def test_dynamic_sampling_trains_only_on_informative_groups(
         dumped = [json.loads(line) for line in file.read_text().splitlines()]
         assert len(dumped) == 16
         assert all(one["score"] < 1 for one in dumped)
+    assert_began(directory / "saved")
     assert_nothing_is_left(service, run)
+
+
+def assert_began(saved: Path) -> None:
+    """Rollouts of tasks that nobody solves began with a masked turn of the solution."""
+    kept = [one for step in saved_steps(saved) for one in read_rollouts(saved / step.file_name)]
+    begun = [one for one in kept if int(one.task_id.partition("-")[2]) % 3 == 2]
+    assert begun
+    for one in kept:
+        assert one.replay == (Replay(turns=1) if one in begun else None)
+    for one in begun:
+        [segment] = trajectory_of(one).segments
+        [turn, last] = trajectory_of(one).turns
+        assert (turn.text, turn.is_replayed) == (SOLUTION[0], True)
+        assert sum(segment.loss_mask) == last.stop - last.start
 
 
 @pytest.mark.on_demand

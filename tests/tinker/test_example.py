@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.on_demand
 def test_the_example_trains_and_saves(server_url: str, policy: Path, tmp_path: Path) -> None:
     options = ["--sandbox", "process"]
     with local.service([], log=tmp_path / "service.log", options=options) as service:

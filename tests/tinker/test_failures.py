@@ -64,6 +64,7 @@ def test_a_killed_training_server_ends_the_step_with_what_to_do(
             own.step()
 
 
+@pytest.mark.on_demand
 def test_rollouts_of_a_killed_training_server_fail_by_its_fault(
     own_server: local.LocalProcess,
     policy: Path,

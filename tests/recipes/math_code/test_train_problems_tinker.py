@@ -20,6 +20,7 @@ TINKER = ("trainer=tinker", *QUICK, *LORA)
 EXACT = 1e-5
 
 
+@pytest.mark.on_demand
 def test_mathematics_is_trained_on_and_continued(tmp_path: Path) -> None:
     output = tmp_path / "output"
     arguments = [*given("math", tmp_path), *TINKER]

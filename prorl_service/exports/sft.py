@@ -22,6 +22,7 @@ COLUMNS = {
     "finish_reason": "text",
     "turns": "int",
     "is_abandoned": "list<bool>",
+    "turn_rewards": "list<float>",
     "exact": "bool",
     "whole": "bool",
     "rollout_id": "text",
@@ -40,7 +41,7 @@ def rows(
 ) -> Iterator[Row]:
     """Yields a row a segment, except those with an unreadable prompt or without a reply and, unless
     `all_segments`, those that trainers do not learn from (`trained_masks`): who trains on a row
-    learns all of its replies. `is_abandoned` has an entry for each turn."""
+    learns all of its replies. `is_abandoned` and `turn_rewards` have an entry for each turn."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return
@@ -58,6 +59,7 @@ def rows(
             "finish_reason": rollout.trajectory.finish_reason.value,
             "turns": len(transcript.said),
             "is_abandoned": [said.turn.is_abandoned for said in transcript.said],
+            "turn_rewards": [said.turn.reward for said in transcript.said],
             "exact": _is_exact(transcript, segment, transcriber),
             "whole": transcript.is_whole,
             "rollout_id": rollout.rollout_id,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
@@ -100,6 +100,7 @@ class Execution:
             scores = {"reward": self.verdict.reward, "reward_components": self.verdict.components}
             answer = Rollout.model_validate(dict(answer) | scores)
             answer.report = self.verdict.report  # it has been validated
+            self.attempt.sampled.reward_turns(self.verdict.turn_rewards)
         if self.attempt.turns:
             answer.trajectory = self.attempt.sampled.trajectory(self.finish_reason)
         return answer
@@ -386,7 +387,7 @@ class Pipeline(RolloutExecutor):
                     f"{name}.eval returned {verdict!r}, not a Verdict",
                     hint="return Verdict(reward)",
                 )
-            execution.verdict = replace(verdict)  # checked again: its components can be changed
+            execution.verdict = verdict.checked(turns=len(execution.context.turns))
 
     async def _to_done(self, record: RolloutRecord) -> None:
         await self._release(record)

@@ -55,6 +55,11 @@ function notes(turn) {
     turn.stop_reason === "stop" ? "" : `stopped: ${turn.stop_reason}`].filter(Boolean).join(" · ");
 }
 
+function turnNote(turn, shown) {
+  const reward = turn.reward === undefined ? "" : ` · reward ${number(turn.reward)}`;
+  return (shown.details ? notes(turn) : `model ${seconds(turn.model_s)}`) + reward;
+}
+
 function Resumed({ text, turns }) {
   return text.resumed.filter((one) => one.turn === turns).map((one) => html`<p class="segment">resumed at another start of the service, ${seconds(one.away_s)} later</p>`);
 }
@@ -64,7 +69,7 @@ function TurnCards({ turn, at, shown, longest, isNewSegment, rollout }) {
   return html`<div class="turn" id="turn-${at + 1}">
     ${isNewSegment && html`<p class="segment">segment ${turn.segment + 1} begins: the context was rewritten</p>`}
     ${turn.given !== null && html`<${Card} kind="given" title="Given" note="as in the model's prompt"><${Text} text=${turn.given} /><//>`}
-    <${Card} kind="model" title="Turn ${at + 1}" note=${shown.details ? notes(turn) : `model ${seconds(turn.model_s)}`}>
+    <${Card} kind="model" title="Turn ${at + 1}" note=${turnNote(turn, shown)}>
       <${TurnBar} turn=${turn} longest=${longest} />
       ${turn.reasoning && html`<details class="reasoning" open=${shown.reasoning}><summary>reasoning</summary><${Text} text=${turn.reasoning} /></details>`}
       ${turn.text.trim() && html`<${Said} text=${turn.text} shown=${shown} />`}

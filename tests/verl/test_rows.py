@@ -79,7 +79,9 @@ def test_each_turns_reward_is_on_its_last_token_and_the_rest_on_the_last_sampled
         rollout.trajectory.segments[turn.segment].response_ids[turn.stop - 1]: turn.reward or 0.0
         for turn in rollout.trajectory.turns
     }
-    assert len(rows) == len([one for one in trained_segments(rollout) if any(one.loss_mask[:limit])])
+    assert len(rows) == len(
+        [one for one in trained_segments(rollout) if any(one.loss_mask[:limit])]
+    )
     for row in rows:
         scores = dict(zip(row.response_ids, fields_of(row, {})["rm_scores"].tolist(), strict=True))
         assert sum(scores.values()) == row.reward

@@ -12,7 +12,7 @@ from prorl_service.testing import StubJudge
 from tests.cli.called import called, printed
 from tests.rewards.test_rubric import honest
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"answer": "rain", "labels": [True, False, False]},
     {"answer": "rain and wind", "labels": [True, True, False], "id": 7},
     {"answer": "nonsense", "labels": [False, True, True], "reference": "It rains."},

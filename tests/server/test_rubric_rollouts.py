@@ -104,13 +104,16 @@ async def test_a_judge_that_fails_is_the_evaluators_fault_and_no_score(
     assert rollout.reward_components == {}
 
 
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "needs a judge"),
+    ({"rubric": []}, r"data\.rubric: List should have at least 1 item"),
+    ({"rubric": [{"criterion": "x", "weight": -1}]}, r"data\.rubric: give at least one"),
+    ({"rubric": [{"criteria": "x"}]}, r"data\.rubric\.0\.criterion: Field required"),
+]
+
+
 async def test_rows_that_cannot_be_graded_are_refused(tiny_model: Path, chat: ChatFormat) -> None:
     async with weather_service(tiny_model, chat, lambda: "rain", None) as client:
-        for data, problem in [
-            ({}, "needs a judge"),
-            ({"rubric": []}, r"data\.rubric: List should have at least 1 item"),
-            ({"rubric": [{"criterion": "x", "weight": -1}]}, r"data\.rubric: give at least one"),
-            ({"rubric": [{"criteria": "x"}]}, r"data\.rubric\.0\.criterion: Field required"),
-        ]:
+        for data, problem in REFUSED:
             with pytest.raises(ServiceCallError, match=f"422 InvalidRequest: .*{problem}"):
                 await client.submit([weather("g", **data)])

@@ -23,6 +23,8 @@ _LINE = re.compile(r"CRITERION (\d{1,3}): (MET|NOT MET)")
 
 
 class Criterion(BaseModel):
+    """What a judge says is met or not met, and what that is worth."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
 
     criterion: str = Field(

@@ -1,10 +1,16 @@
 """Conversion of rollouts to rows: VeRL trains on exactly what was sampled."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from verl.trainer.ppo.core_algos import (
+    compute_grpo_outcome_advantage,
+    compute_reinforce_plus_plus_outcome_advantage,
+)
 
 from prorl_service.client.trainable import (
     SoftPunishment,
@@ -88,6 +94,28 @@ def test_each_turns_reward_is_on_its_last_token_and_the_rest_on_the_last_sampled
         sampled = [id_ for id_, one in zip(row.response_ids, row.response_mask, strict=True) if one]
         del scores[sampled[-1]]
         assert scores == {id_: earned.get(id_, 0.0) for id_ in scores}
+
+
+@given(rewarded_rollouts(), st.integers(1, 12))
+def test_verls_estimators_see_what_is_still_to_be_earned_or_the_total(
+    rollout: Rollout, limit: int
+) -> None:
+    for row in rows_of(rollout, max_response_tokens=limit):
+        scores = fields_of(row, {})["rm_scores"][None]
+        mask = torch.tensor([row.response_mask])
+        index = np.array(["g"])
+        _, of_group = compute_grpo_outcome_advantage(
+            scores, mask, index, norm_adv_by_std_in_grpo=False
+        )
+        assert of_group[mask == 1].tolist() == [row.reward] * sum(row.response_mask)
+        if sum(row.response_mask) == 1:
+            continue  # whitening takes two
+        _, returns = compute_reinforce_plus_plus_outcome_advantage(
+            scores, mask, config=SimpleNamespace(gamma=1.0)
+        )
+        sampled = [place for place, one in enumerate(row.response_mask) if one]
+        earned = [sum(row.turn_rewards.get(one, 0.0) for one in range(at)) for at in sampled]
+        assert returns[mask == 1].tolist() == [row.reward - one for one in earned]
 
 
 @given(segments().filter(lambda one: any(one.loss_mask)))

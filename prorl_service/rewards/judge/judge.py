@@ -106,7 +106,7 @@ class Judge:
         self, model: str, criteria: Sequence[Criterion], texts: tuple[str, ...]
     ) -> Met:
         instructions, quoted = PROMPTS["rubric"], PROMPTS["quoted_rubric"]
-        stated = rubric.numbered(criteria)
+        stated = _writable(rubric.numbered(criteria))
         question, answer, reference = texts
 
         def quote(code: str) -> str:

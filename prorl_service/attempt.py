@@ -84,6 +84,11 @@ class SampledTurns:
         ]
         return type(self)(self.sampling, copy.deepcopy(self.ledger), turns, dict(self.kinds))
 
+    def reward_turns(self, rewards: Mapping[int, float]) -> None:
+        """Sets the turns' rewards by number."""
+        for number, reward in rewards.items():
+            self.turns[number].reward = float(reward)
+
     def trajectory(self, finish_reason: FinishReason = FinishReason.ERROR) -> Trajectory:
         """`finish_reason` has no meaning before the attempt's end."""
         segments = self.ledger.to_segments()

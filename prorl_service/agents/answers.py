@@ -6,7 +6,6 @@ here.
 """
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -38,9 +37,9 @@ class AnswerAgent(ToolAgent):
         self._is_boxed = answer_format == "boxed"
         self._finish_reason = FinishReason.ERROR
 
-    @abstractmethod
     def system_prompt(self) -> str:
         """Returns the system message that asks for a box."""
+        raise NotImplementedError("needed by agents that ask for a box")
 
     def prompt(self) -> Prompt:
         """Returns the task's messages, after this agent's system message if it asks for a box and
@@ -60,6 +59,10 @@ class AnswerAgent(ToolAgent):
     def boxed_or_plain(self, answer: str) -> str:
         """Returns a last reply that gives `answer`."""
         return f"\\boxed{{{answer}}}" if self._is_boxed else answer
+
+    def question(self) -> str:
+        """Returns the last message of the user, for judges."""
+        return next((one.content for one in reversed(self.task.messages) if one.role == "user"), "")
 
     def answer(self, rollout: RolloutContext) -> str | None:
         if self._finish_reason is not FinishReason.FINISHED:

@@ -43,6 +43,10 @@ MAX_REPORT_BYTES = 256 << 10
 class Verdict:
     """A rollout's reward. `report` holds details for people, in the agent's own form.
 
+    `turn_rewards`: parts of the reward that were earned at single turns, by the turn's place in
+    `rollout.turns`. `reward` is the total all the same: what they leave of it, or exceed it by,
+    was earned at the end.
+
     Raises `EvaluatorError` for a reward or component that is not a number within `MAX_SCORE`, and
     for a report that is not JSON or is too large.
     """
@@ -50,9 +54,11 @@ class Verdict:
     reward: float
     components: dict[str, float] = field(default_factory=dict)
     report: dict[str, JsonValue] | None = None
+    turn_rewards: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in {**self.components, "reward": self.reward}.items():
+        of_turns = {f"turn_rewards[{shown(turn)}]": one for turn, one in self.turn_rewards.items()}
+        for name, value in {**self.components, **of_turns, "reward": self.reward}.items():
             if not is_score(value):
                 raise EvaluatorError(
                     f"{name}: a score must be a number from {-MAX_SCORE:.0f} to {MAX_SCORE:.0f}, "
@@ -68,6 +74,17 @@ class Verdict:
             ) from error
         if size > MAX_REPORT_BYTES:
             raise EvaluatorError(f"the report has {size} bytes, more than {MAX_REPORT_BYTES}")
+
+    def checked(self, *, turns: int) -> "Verdict":
+        """Returns a copy, checked again, since components can be changed. Raises `EvaluatorError`,
+        also for the reward of a turn that a rollout of so many turns does not have."""
+        for turn in self.turn_rewards:
+            if type(turn) is not int or not 0 <= turn < turns:
+                raise EvaluatorError(
+                    f"turn_rewards: the rollout has {turns} turns, and none is {shown(turn)}",
+                    hint="turns are counted from 0, as in `rollout.turns`",
+                )
+        return replace(self, turn_rewards=dict(self.turn_rewards))
 
 
 def with_system(system: str, messages: Sequence[Message]) -> list[Message]:

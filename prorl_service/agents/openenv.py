@@ -77,7 +77,7 @@ class OpenEnvAgent(AgentHandler):
         )
         if first.done:
             raise TaskError("the episode is over after its reset", hint="see data.reset")
-        self._episode = Episode(session)
+        self._episode = Episode(session, rollout.turns)
         tools = [function_schema(tool) for tool in rollout.services.tools(self.uses)]
         rollout.begin(Prompt(_with_text(self.task.messages, prompt_of(first)), tools))
         if len(rollout.prompt_ids) >= rollout.attempt.max_model_len:
@@ -104,8 +104,13 @@ class OpenEnvAgent(AgentHandler):
                 hint="see the server's log",
             )
         given = [reward for reward in episode.rewards if reward is not None] or [0.0]
-        total = sum(given) if self.data.reward == "sum" else given[-1]
-        return Verdict(total, _components(episode), self._report(episode))
+        is_sum = self.data.reward == "sum"
+        return Verdict(
+            sum(given) if is_sum else given[-1],
+            _components(episode),
+            self._report(episode),
+            episode.turn_rewards if is_sum else {},
+        )
 
     def _report(self, episode: Episode) -> dict[str, JsonValue]:
         rewards: list[JsonValue] = [

@@ -24,6 +24,7 @@ from prorl_service.agents.math import MathAgent
 from prorl_service.agents.nemo_gym.agent import NemoGymAgent
 from prorl_service.agents.openenv import OpenEnvAgent
 from prorl_service.agents.reasoning_gym import ReasoningGymAgent
+from prorl_service.agents.rubric import RubricAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.errors import InvalidRequest
@@ -52,6 +53,7 @@ class AgentRegistry:
                 NemoGymAgent,
                 OpenEnvAgent,
                 ReasoningGymAgent,
+                RubricAgent,
                 StemAgent,
                 SweAgent,
             )

@@ -127,11 +127,8 @@ class StemAgent(AnswerAgent):
         if self.data.judge and not components["by_text"] and not components["by_value"]:
             assert rollout.services.judge is not None  # checked at submission
             judgement = await rollout.services.judge.compare(
-                question=self._question(), gold=gold, answer=answer
+                question=self.question(), gold=gold, answer=answer
             )
             components["by_judge"] = float(judgement is Judgement.SAME)
             components["judge_disagreed"] = float(judgement is Judgement.DISAGREED)
         return components
-
-    def _question(self) -> str:
-        return next((one.content for one in reversed(self.task.messages) if one.role == "user"), "")

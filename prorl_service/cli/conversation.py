@@ -132,6 +132,8 @@ def _cost(turn: TextTurn) -> str:
     if turn.stop_reason != "stop":
         reasons = {"length": "stopped at the limit of tokens", "abort": "aborted"}
         parts.append(reasons[turn.stop_reason])
+    if turn.reward is not None:
+        parts.append(f"reward {number(turn.reward)}")
     return "; ".join(parts)
 
 

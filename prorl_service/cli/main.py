@@ -21,6 +21,7 @@ COMMANDS = {
         "install": ("install:install", "Install what sandboxes need."),
         "try": ("try_agent:try_agent", "Try an agent on one task, without a service."),
         "check": ("check:check", "Check a data set's tasks before training."),
+        "judge": ("judge:judge", "Measure how judges agree with labels."),
         "check-model": ("model:check_model", "Show how a model's chats are read."),
         "warm-start": ("warm_start:warm_start", "Have a model imitate rollouts before training."),
     },

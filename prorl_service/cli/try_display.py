@@ -117,8 +117,18 @@ class _View:
             self.update(self._rollout)
         self._close_turn()
         show_verdict(self.screen, _row(rollout), rollout.report)
+        self._show_turn_rewards([] if rollout.trajectory is None else rollout.trajectory.turns)
 
     # --- parts of a rollout ---------------------------------------------------------------------
+
+    def _show_turn_rewards(self, turns: Sequence[Turn]) -> None:
+        parts = (
+            f"{number(turn.reward)} in turn {place}"
+            for place, turn in enumerate(turns, 1)
+            if turn.reward is not None
+        )
+        if text := ", ".join(parts):
+            self.screen.block("of it", text)
 
     def _announce(self) -> None:
         self._announced += 1

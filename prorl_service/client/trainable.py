@@ -8,6 +8,7 @@ replaced by a copy of a sibling and never given a made-up reward.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from statistics import fmean, pstdev
 from typing import Literal
 
@@ -129,6 +130,37 @@ def shaped_reward(rollout: Rollout, overlong: Overlong) -> float | None:
     if isinstance(overlong, SoftPunishment) and rollout.trajectory and rollout.reward is not None:
         return rollout.reward + overlong.of(rollout.trajectory)
     return rollout.reward
+
+
+def turn_rewards(trajectory: Trajectory, segment: Segment) -> dict[int, float]:
+    """Returns the rewards of a segment's turns, by the place of their last token in its
+    `response_ids`."""
+    return {
+        turn.stop - 1: turn.reward
+        for turn in trajectory.turns
+        if turn.reward is not None
+        and turn.stop > turn.start
+        and not turn.is_replayed
+        and trajectory.segments[turn.segment] is segment
+    }
+
+
+def token_rewards(
+    total: float, of_turns: Mapping[int, float], loss_mask: Sequence[int]
+) -> list[float]:
+    """Returns the rewards of a segment's tokens, float[R]: of the whole rollout, they sum to its
+    reward `total`.
+
+    Each turn's reward is on its last token (`turn_rewards`). The rest of `total`, which may be
+    negative, is on the last sampled token: rewards of turns in other segments and of turns that
+    were cut off, penalties of length, and what another reward function makes of it. A trainer
+    that takes one reward for a rollout thus takes `total`.
+    """
+    rewards = [of_turns.get(place, 0.0) for place in range(len(loss_mask))]
+    last = max((place for place, one in enumerate(loss_mask) if one), default=None)
+    if last is not None:
+        rewards[last] += total - fsum(rewards)
+    return rewards
 
 
 def is_informative(rewards: Sequence[float | None]) -> bool:

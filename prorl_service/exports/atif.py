@@ -181,6 +181,7 @@ def _metrics(said: Said, segment: Segment, *, is_first: bool) -> Document:
             "model_s": turn.model_s,
             **({} if turn.times is None else {"engine_times": turn.times.model_dump()}),
             "backend": turn.backend,
+            **({} if turn.reward is None else {"reward": turn.reward}),
         },
     }
     if is_first:

@@ -23,6 +23,7 @@ COLUMNS = {
     "turns": "int",
     "is_abandoned": "list<bool>",
     "is_replayed": "list<bool>",
+    "turn_rewards": "list<float>",
     "exact": "bool",
     "whole": "bool",
     "rollout_id": "text",
@@ -41,7 +42,7 @@ def rows(
 ) -> Iterator[Row]:
     """Yields a row a segment, except those with an unreadable prompt or without a reply and, unless
     `all_segments`, those that trainers do not learn from (`trained_masks`): who trains on a row
-    learns all of its replies. `is_abandoned` and `is_replayed` have an entry for
+    learns all of its replies. `is_abandoned`, `is_replayed` and `turn_rewards` have an entry for
     each turn."""
     rollout = record.rollout
     if rollout.trajectory is None:
@@ -61,6 +62,7 @@ def rows(
             "turns": len(transcript.said),
             "is_abandoned": [said.turn.is_abandoned for said in transcript.said],
             "is_replayed": [said.turn.is_replayed for said in transcript.said],
+            "turn_rewards": [said.turn.reward for said in transcript.said],
             "exact": _is_exact(transcript, segment, transcriber),
             "whole": transcript.is_whole,
             "rollout_id": rollout.rollout_id,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from prorl_service.client.trainable import trained_masks
+from prorl_service.client.trainable import token_rewards, trained_masks, turn_rewards
 from prorl_service.exports.transcript import ExportRecord
-from prorl_service.schemas import NOT_SAMPLED, Sampling, Trajectory
+from prorl_service.schemas import NOT_SAMPLED, Rollout, Sampling, Segment, Trajectory
 
 Row = dict[str, Any]
 
@@ -17,6 +17,7 @@ COLUMNS = {
     "labels": "list<int>",
     "loss_mask": "list<mask>",
     "is_abandoned": "list<mask>",
+    "token_rewards": "list<float>",
     "logprobs": "list<logprob>",
     "policy_versions": "list<int>",
     "prompt_length": "int",
@@ -40,7 +41,7 @@ def rows(record: ExportRecord, *, all_segments: bool = False) -> Iterator[Row]:
     """Yields a row a segment. Lists have the length of `input_ids`, prompt included; `labels` are
     the sampled ids that trainers learn from (`trained_masks`), or all of them with `all_segments`.
     `is_trained` says whether the row has any. `exact` says that the logprobs' distribution was not
-    truncated, so that importance ratios with them are exact."""
+    truncated, so that importance ratios with them are exact. `token_rewards` sum to `reward`."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return
@@ -54,6 +55,7 @@ def rows(record: ExportRecord, *, all_segments: bool = False) -> Iterator[Row]:
             "labels": [id_ if kept else IGNORED for id_, kept in zip(ids, mask, strict=True)],
             "loss_mask": mask,
             "is_abandoned": [0] * before + _abandoned(rollout.trajectory, number),
+            "token_rewards": [0.0] * before + _token_rewards(rollout, segment),
             "logprobs": [0.0] * before + segment.logprobs,
             "policy_versions": [NOT_SAMPLED] * before + segment.policy_versions,
             "prompt_length": before,
@@ -70,6 +72,13 @@ def rows(record: ExportRecord, *, all_segments: bool = False) -> Iterator[Row]:
             "finish_reason": rollout.trajectory.finish_reason.value,
             "exact": _is_uncut(rollout.trajectory.sampling),
         }
+
+
+def _token_rewards(rollout: Rollout, segment: Segment) -> list[float]:
+    """Returns the reward and the turns' parts of it by token; zeros without a reward."""
+    assert rollout.trajectory is not None
+    of_turns = turn_rewards(rollout.trajectory, segment)
+    return token_rewards(rollout.reward or 0.0, of_turns, segment.loss_mask)
 
 
 def _abandoned(trajectory: Trajectory, segment: int) -> list[int]:

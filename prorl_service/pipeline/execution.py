@@ -67,6 +67,7 @@ class Execution:
             scores = {"reward": self.verdict.reward, "reward_components": self.verdict.components}
             answer = Rollout.model_validate(dict(answer) | scores)
             answer.report = self.verdict.report  # it has been validated
+            self.attempt.sampled.reward_turns(self.verdict.turn_rewards)
         if self.start is not None:
             replayed = [turn for turn in self.attempt.turns if turn.is_replayed]
             answer.replay = Replay(

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
@@ -343,7 +342,7 @@ class Pipeline(RolloutExecutor):
                     f"{name}.eval returned {verdict!r}, not a Verdict",
                     hint="return Verdict(reward)",
                 )
-            execution.verdict = replace(verdict)  # checked again: its components can be changed
+            execution.verdict = verdict.checked(turns=len(execution.context.turns))
 
     async def _to_done(self, record: RolloutRecord) -> None:
         await self._release(record)

@@ -166,6 +166,12 @@ class Turn(WireModel):
     is_abandoned: bool = Field(
         False, description="Whether the agent's program asked again instead of going on from it."
     )
+    reward: float | None = Field(
+        None,
+        exclude_if=lambda reward: reward is None,
+        description="The part of the rollout's reward that was earned here; absent if its agent "
+        "does not tell.",
+    )
     backend: str
     logprobs_mode: LogprobsMode = Field(
         "processed", exclude_if=lambda mode: mode == "processed", description="That of the engine."

@@ -257,6 +257,7 @@ class TextTurn(WireModel):
     tool_calls: list[TextCall] = Field(default_factory=list)
     format_error: str | None = None
     stop_reason: StopReason
+    reward: float | None = Field(None, exclude_if=lambda reward: reward is None)
     prompt_tokens: int
     sampled_tokens: int
     cached_tokens: int

@@ -18,7 +18,7 @@ from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.credentials import state_directory, take_key, take_token, tokens_file
 from prorl_service.pipeline.config import PipelineConfig
-from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
+from prorl_service.rewards.judge.endpoint import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.egress.addresses import read_range
@@ -222,15 +222,18 @@ class OpenEnvOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
     judge_url: str | None = None
-    """OpenAI-compatible endpoint, with '/v1', of a judge of short answers."""
-    judge_model: str = ""
-    """Name of the judge's model there."""
+    """OpenAI-compatible endpoint, with '/v1', of a judge of answers."""
+    judge_model: tuple[str, ...] = ()
+    """Name of the judge's model there. Repeatable: several judges must agree on short answers, and
+    their scores by a rubric are averaged."""
     judge_key_file: Path | None = None
     """File with the judge's key (default: PRORL_JUDGE_KEY, if set)."""
     judge_cache: Path | None = None
     """SQLite file that keeps the judge's verdicts (default: in memory)."""
     judge_max_calls: PositiveInt = 16
     """Most calls in flight at the judge; more wait."""
+    judge_budget: PositiveInt | None = None
+    """Most calls of the judge in all; what needs another then fails (default: no limit)."""
 
     def config(self) -> JudgeConfig | None:
         """Returns the judge, if there is one. Always takes its key out of the environment. Raises
@@ -238,7 +241,12 @@ class JudgeOptions:
         key = take_key(KEY_VARIABLE, self.judge_key_file, "the judge's key")
         if self.judge_url is not None:
             return JudgeConfig(
-                self.judge_url, self.judge_model, key, self.judge_cache, self.judge_max_calls
+                self.judge_url,
+                self.judge_model,
+                key,
+                self.judge_cache,
+                self.judge_max_calls,
+                self.judge_budget,
             )
         if self.judge_model or self.judge_key_file or self.judge_cache:
             raise ProRLError("a judge needs a URL: --judge-url http://host:port/v1")

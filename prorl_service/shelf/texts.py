@@ -113,6 +113,7 @@ def _turns(trajectory: Trajectory, prompt: Prompt, chat: ChatFormat | None) -> I
             tool_calls=_calls(turn, reply),
             format_error=turn.format_error,
             stop_reason=turn.finish_reason,
+            reward=turn.reward,
             prompt_tokens=len(segment.prompt_ids) + turn.start,
             sampled_tokens=turn.stop - turn.start,
             cached_tokens=turn.cached_tokens,

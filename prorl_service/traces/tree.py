@@ -234,6 +234,7 @@ def _chat(turn: Turn, trajectory: Trajectory, cursor: float, common: dict[str, V
         "prorl.waited_s": turn.waited_s,
         **{f"prorl.engine.{phase}": seconds for phase, seconds in turn.times or ()},
         "prorl.format_error": True if turn.format_error is not None else None,
+        "prorl.reward": turn.reward,
     }
     sampled_by = segment.policy_versions[turn.start : turn.stop]
     attributes["prorl.policy_version"] = max(sampled_by, default=None)

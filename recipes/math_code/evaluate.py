@@ -27,7 +27,7 @@ GRADERS = {
         *("rewards/math.py", "rewards/reasoning.py", "agents/answers.py"),
         "agents/reasoning_gym.py",
     ),
-    "stem": (*ANSWERS, "rewards/stem.py", "rewards/judge/judge.py", "agents/stem.py"),
+    "stem": (*ANSWERS, "rewards/stem.py", "rewards/judge/*.py", "agents/stem.py"),
 }
 """Modules that decide about an answer, below the package."""
 

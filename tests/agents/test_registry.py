@@ -20,7 +20,7 @@ class {0}(MathAgent):
 PACKAGE = AGENT.format("Poet", "poet")
 NAMES = [
     *("code", "harbor", "harness", "math", "nemo_gym", "openenv", "poet", "reasoning_gym"),
-    *("stem", "swe"),
+    *("rubric", "stem", "swe"),
 ]
 FORM = "write it as 'package.module:Class'"
 

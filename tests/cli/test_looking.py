@@ -81,6 +81,8 @@ def test_which_tasks_are_always_0(service: LocalProcess) -> None:
 
 def test_why_a_reward_is_0(service: LocalProcess) -> None:
     shown = prorl("show", "special-rewritten.0", service=service)
+    [rewarded] = re.findall(r"turn (\d)(?:(?!\nturn ).)*; reward 0\.25\n", shown, re.DOTALL)
+    assert rewarded == "2"
     verdict = shown[shown.rindex("reward 0") :]
     assert '"failed": 4' in verdict
     assert "tests  0" in verdict

@@ -88,6 +88,12 @@ def test_messages_of_an_agent_without_tools_are_shown(tmp_path: Path) -> None:
     assert "reward | 0.5" in tried.stdout
 
 
+def test_rewards_of_turns_follow_the_verdict(tmp_path: Path) -> None:
+    tried = done(arguments(tmp_path, "my_agents.py:Warmer", NUMBER, ["50", "60"]), tmp_path)
+    assert "    reward | 0.5\n" in tried.stdout
+    assert "     of it | -0.25 in turn 1, 0.75 in turn 2\n" in tried.stdout
+
+
 def test_several_attempts_end_in_a_table_and_one_failure_is_the_exit_code(tmp_path: Path) -> None:
     options = ("-n", "3", "--json", "saved.jsonl")
     command = arguments(tmp_path, "my_agents.py:Picky", NUMBER, ["50", "60"], *options)

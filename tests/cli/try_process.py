@@ -16,6 +16,7 @@ TIMEOUT_S = 120
 
 AGENTS = '''
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from tests.testing.guess_agent import Guess as _Guess
@@ -39,6 +40,15 @@ class Picky(Guess):
 
 def helper(rollout):
     raise ValueError("of the author's own: \\x1b[2J")
+
+
+class Warmer(Guess):
+    """Tells what its first turns earned."""
+
+    name = "warmer"
+
+    async def eval(self, rollout):
+        return replace(await super().eval(rollout), turn_rewards={0: -0.25, 1: 0.75})
 
 
 class Unready(Guess):

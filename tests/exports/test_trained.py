@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.client.trainable import failure_of
+from prorl_service.client.trainable import failure_of, token_rewards, trained_segments
 from prorl_service.exports import sft, tokens
 from prorl_service.exports.transcript import ExportRecord, Transcriber
 from prorl_service.schemas import (
@@ -24,6 +24,7 @@ from prorl_service.tokens.chat import ChatFormat
 from prorl_trl.convert import row_of
 from prorl_verl.rows import rows_of
 from tests import builders
+from tests.client.rewarded import rewarded_rollouts
 
 KINDS: tuple[SegmentKind, ...] = ("main", "compaction", "subagent", "auxiliary")
 ERROR = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="it died")
@@ -49,7 +50,13 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     chains = draw(st.lists(segments(), min_size=1, max_size=4))
     chains[0].loss_mask[0], chains[0].policy_versions[0] = 1, 3  # an agent has at least one turn
     turns = [
-        builders.turn(number, place, place + 1, is_abandoned=draw(st.booleans()))
+        builders.turn(
+            number,
+            place,
+            place + 1,
+            is_abandoned=draw(st.booleans()),
+            reward=draw(st.sampled_from([None, 0.5])),
+        )
         for number, chain in enumerate(chains)
         for place, sampled in enumerate(chain.loss_mask)
         if sampled
@@ -95,6 +102,23 @@ def test_exports_label_what_verls_plug_in_trains_on_unless_it_was_cut_off(
         assert sorted(kept) == sorted(live)
     else:
         assert kept == []
+
+
+@given(rewarded_rollouts())
+def test_exports_put_rewards_on_the_tokens_that_verls_plug_in_puts_them_on(
+    rollout: Rollout,
+) -> None:
+    exported = {row["segment"]: row for row in tokens.rows(ExportRecord(rollout))}
+    assert rollout.trajectory is not None
+    numbers = {id(one): number for number, one in enumerate(rollout.trajectory.segments)}
+    rows = rows_of(rollout, max_response_tokens=99)
+    for segment, row in zip(trained_segments(rollout), rows, strict=True):
+        found = exported[numbers[id(segment)]]
+        before = found["prompt_length"]
+        assert found["token_rewards"][:before] == [0.0] * before
+        scores = token_rewards(row.reward, row.turn_rewards, row.response_mask)
+        assert found["token_rewards"][before:] == scores
+        assert sum(found["token_rewards"]) == rollout.reward
 
 
 @given(rollouts())
@@ -158,3 +182,4 @@ def test_conversations_are_exported_for_segments_with_labels_alone(
         )
         assert row["kind"] == rollout.trajectory.segments[number].kind
         assert row["is_abandoned"] == [turn.is_abandoned for turn in own]
+        assert row["turn_rewards"] == [turn.reward for turn in own]

@@ -10,7 +10,7 @@ import pytest
 from prorl_service.agents.openenv import OpenEnvAgent
 from prorl_service.client.openenv import openenv_tasks
 from prorl_service.errors import InvalidRequest
-from prorl_service.schemas import FinishReason, Limits, Rollout, RolloutState
+from prorl_service.schemas import FinishReason, Limits, Message, Rollout, RolloutState
 from prorl_service.testing import Reply, call, play
 from prorl_service.testing.trial import rollouts
 from prorl_service.tools.openenv.episode import Episode
@@ -88,6 +88,7 @@ async def test_an_episode_without_an_end_takes_all_turns(echo: Server) -> None:
     [rollout] = await played(settings(f"echo={echo.url}"), ask, [replies])
     assert trajectory_of(rollout).finish_reason is FinishReason.MAX_TURNS
     assert _reward(rollout) == pytest.approx(0.3)
+    assert [turn.reward for turn in trajectory_of(rollout).turns] == [None, None]
     assert rollout.reward_components["step_1"] == pytest.approx(0.9)
     assert rollout.reward_components["done"] == 0
 
@@ -97,6 +98,7 @@ async def test_the_environment_ends_the_rollout(guess: GuessServer) -> None:
     [rollout] = await played(settings(f"guess={guess.url}"), ask, [guesses(3, 7, 5)])
     assert trajectory_of(rollout).finish_reason is FinishReason.FINISHED
     assert _reward(rollout) == 0.75
+    assert [turn.reward for turn in trajectory_of(rollout).turns] == [-0.25, 1]
     assert [json.loads(one)["hint"] for one in outputs(rollout)] == ["wrong", "right"]
     assert rollout.reward_components == {
         "done": 1,
@@ -106,6 +108,16 @@ async def test_the_environment_ends_the_rollout(guess: GuessServer) -> None:
         "step_1": -0.25,
         "step_2": 1,
     }
+
+
+async def test_a_turn_has_the_rewards_of_all_its_steps(guess: GuessServer) -> None:
+    ask = group(server="guess", reset={"seed": 7})
+    two = [call("step", number=number) for number in (1, 2)]
+    both = Message(role="assistant", content="", tool_calls=[one.tool_calls[0] for one in two])
+    script: list[Reply] = [both, *guesses(200, 96, 7)]
+    [rollout] = await played(settings(f"guess={guess.url}"), ask, [script])
+    assert [turn.reward for turn in trajectory_of(rollout).turns] == [-0.5, None, None, 1]
+    assert _reward(rollout) == 0.5
 
 
 async def test_invalid_actions_are_answered_and_cost_nothing_else(guess: GuessServer) -> None:

@@ -100,7 +100,8 @@ class Showcase(AgentHandler):
         report: dict[str, Any] = {
             "tests": {"passed": int(4 * reward), "failed": 4 - int(4 * reward)}
         }
-        return Verdict(reward, components={"tests": reward}, report=report)
+        of_turns = {1: 0.25} if self.task.data["kind"] == "rewritten" else {}
+        return Verdict(reward, {"tests": reward}, report, of_turns)
 
     def _prompt_ids(self, rollout: RolloutContext, number: int) -> list[int]:
         if number == 0:

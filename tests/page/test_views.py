@@ -181,6 +181,12 @@ def told(turn: dict[str, Any]) -> tuple[Any, ...]:
     return turn["reasoning"], turn["text"], calls
 
 
+def test_a_turn_shows_the_reward_that_was_earned_there(tab: Tab) -> None:
+    show(tab, "rollout/special-rewritten.1", "reward 0.25")
+    notes = "[...document.querySelectorAll('.turn .card.model header')].map((one) => one.innerText)"
+    assert ["reward 0.25" in one for one in tab.evaluate(notes)] == [False, True, False]
+
+
 @pytest.mark.parametrize("segment", [0, 1])
 def test_tokens_show_what_was_sampled(tab: Tab, http: httpx.Client, segment: int) -> None:
     path = "/v1/rollouts/special-rewritten.1/tokens"

@@ -43,6 +43,8 @@ class Probe(PlainAgent):
                 return Verdict(math.nan)
             case "float":
                 return 1.0  # type: ignore[return-value]
+            case "no such turn":
+                return Verdict(1.0, turn_rewards={0: 0.5, 1: 0.5})
             case "key":
                 return Verdict(1.0, {1: 1.0})  # type: ignore[dict-item]
             case "surrogate":

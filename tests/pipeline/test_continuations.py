@@ -70,7 +70,8 @@ class Changing(PlainAgent):
         return rollout.next_prompt([message])
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
-        return Verdict(float(len(rollout.prompt_ids)))
+        of_turns = {number: number / 8 for number in range(1, len(rollout.turns))}
+        return Verdict(float(len(rollout.prompt_ids)), turn_rewards=of_turns)
 
 
 async def replayed(writes: Sequence[Write], path: Path) -> None:
@@ -99,6 +100,8 @@ async def played(
 def assert_same(ended: Rollout, expected: Rollout) -> None:
     assert (ended.state, ended.reward) == (RolloutState.DONE, expected.reward), ended.error
     assert trajectory_of(ended).segments == trajectory_of(expected).segments
+    rewards = [turn.reward for turn in trajectory_of(ended).turns]
+    assert rewards == [number / 8 or None for number in range(len(rewards))]
     assert trajectory_of(ended).finish_reason == trajectory_of(expected).finish_reason
 
 

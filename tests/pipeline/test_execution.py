@@ -55,6 +55,17 @@ async def test_an_answer_has_the_sampled_tokens_and_once_done_the_reward(
         assert (one.oldest_policy_version, one.newest_policy_version) == (oldest, newest)
 
 
+async def test_turns_have_rewards_once_the_rollout_is_done(
+    execution: Execution, record: RolloutRecord
+) -> None:
+    await execution.context.sample(execution.context.prompt_ids)
+    execution.verdict = Verdict(1, turn_rewards={0: 0.5})
+    for state, expected in ((RolloutState.CANCELLED, None), (RolloutState.DONE, 0.5)):
+        trajectory = result(record, execution, state).trajectory
+        assert trajectory is not None
+        assert [turn.reward for turn in trajectory.turns] == [expected]
+
+
 async def test_an_attempt_without_a_turn_has_no_trajectory(
     execution: Execution, record: RolloutRecord
 ) -> None:

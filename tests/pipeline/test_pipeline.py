@@ -83,6 +83,7 @@ async def test_a_failing_stage_is_blamed_and_cleaned_up(
         (Stage.RUN, "no reason", Blame.AGENT),
         (Stage.EVAL, "nan", Blame.EVALUATOR),
         (Stage.EVAL, "float", Blame.EVALUATOR),
+        (Stage.EVAL, "no such turn", Blame.EVALUATOR),
         (None, "key", Blame.AGENT),
         (None, "surrogate", Blame.AGENT),
     ],

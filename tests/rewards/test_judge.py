@@ -3,15 +3,17 @@
 import asyncio
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from prorl_service.errors import EvaluatorError, ProRLError
+from prorl_service.rewards.judge import endpoint as endpoint_module
 from prorl_service.rewards.judge import judge as judge_module
 from prorl_service.rewards.judge.cache import Judgement
-from prorl_service.rewards.judge.judge import Judge, JudgeConfig
+from prorl_service.rewards.judge.endpoint import JudgeConfig
+from prorl_service.rewards.judge.judge import Judge
 from prorl_service.testing import StubJudge
 
 Messages = list[dict[str, str]]
@@ -40,8 +42,8 @@ def equal_sets(messages: Messages) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge_module, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(judge_module, "LONGEST_DELAY_S", 0.0)
+    monkeypatch.setattr(endpoint_module, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(endpoint_module, "LONGEST_DELAY_S", 0.0)
 
 
 @pytest.fixture
@@ -50,8 +52,13 @@ async def endpoint() -> AsyncIterator[StubJudge]:
         yield stub
 
 
-def configured(stub: StubJudge, cache: Path | None = None, max_calls: int = 16) -> Judge:
-    return Judge(JudgeConfig(stub.url, "a-model", "a-secret-key", cache, max_calls))
+def configured(
+    stub: StubJudge,
+    cache: Path | None = None,
+    max_calls: int = 16,
+    models: Sequence[str] = ("a-model",),
+) -> Judge:
+    return Judge(JudgeConfig(stub.url, models, "a-secret-key", cache, max_calls))
 
 
 async def compare(judge: Judge, gold: str, answer: str) -> Judgement:
@@ -82,6 +89,21 @@ async def test_a_judge_that_disagrees_with_itself_is_not_believed() -> None:
 
     async with StubJudge(prefers_gold_first) as endpoint, configured(endpoint) as judge:
         assert await compare(judge, "gold", "other") is Judgement.DISAGREED
+
+
+async def test_several_judges_must_agree() -> None:
+    asked: list[str] = []
+
+    def reply(messages: Messages) -> str:
+        asked.append(messages[1]["content"])
+        return DIFFERENT if len(asked) % 3 == 0 else SAME
+
+    async with (
+        StubJudge(reply) as endpoint,
+        configured(endpoint, models=["one", "two"]) as judge,
+    ):
+        assert await compare(judge, "ab", "ba") is Judgement.DISAGREED
+    assert sorted(one["model"] for one in endpoint.requests) == ["one", "one", "two", "two"]
 
 
 async def test_verdicts_are_remembered_and_siblings_ask_once(endpoint: StubJudge) -> None:
@@ -124,7 +146,7 @@ async def test_a_cache_file_that_cannot_be_written_only_costs_calls(
 
 def test_a_cache_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProRLError, match=str(tmp_path)):
-        Judge(JudgeConfig("http://localhost/v1", "a-model", cache=tmp_path))
+        Judge(JudgeConfig("http://localhost/v1", ["a-model"], cache=tmp_path))
 
 
 async def test_calls_in_flight_stay_within_the_limit(endpoint: StubJudge) -> None:
@@ -137,13 +159,13 @@ async def test_calls_in_flight_stay_within_the_limit(endpoint: StubJudge) -> Non
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 async def test_transient_failures_are_retried(endpoint: StubJudge, status: int) -> None:
-    endpoint.statuses = [status] * (judge_module.ATTEMPTS - 1)
+    endpoint.statuses = [status] * (endpoint_module.ATTEMPTS - 1)
     async with configured(endpoint) as judge:
         assert await compare(judge, "ab", "ba") is Judgement.SAME
 
 
 async def test_an_endpoint_that_stays_down_gives_no_verdict(endpoint: StubJudge) -> None:
-    endpoint.statuses = [500] * judge_module.ATTEMPTS
+    endpoint.statuses = [500] * endpoint_module.ATTEMPTS
     async with configured(endpoint) as judge:
         with pytest.raises(EvaluatorError, match="500") as caught:
             await compare(judge, "ab", "ba")
@@ -178,7 +200,7 @@ async def test_refused_calls_are_not_retried(endpoint: StubJudge, status: int) -
         with pytest.raises(EvaluatorError, match=str(status)) as caught:
             await compare(judge, "ab", "ba")
     assert not caught.value.retryable
-    assert "a-secret-key" not in f"{caught.value.info()} {judge._config}"
+    assert "a-secret-key" not in f"{caught.value.info()} {judge.endpoint._config}"
     assert len(endpoint.requests) == 1
 
 
@@ -200,7 +222,7 @@ async def test_only_a_well_formed_verdict_counts(reply: str) -> None:
         with pytest.raises(EvaluatorError, match="does not end with one verdict") as caught:
             await compare(judge, "ab", "ba")
         assert caught.value.retryable
-        assert len(endpoint.requests) == judge_module.ATTEMPTS
+        assert len(endpoint.requests) == endpoint_module.ATTEMPTS
 
 
 async def test_a_malformed_reply_is_retried() -> None:
@@ -238,16 +260,27 @@ async def test_an_answer_that_is_too_long_is_not_judged(endpoint: StubJudge) -> 
 
 
 @pytest.mark.parametrize(
-    ("url", "model"),
-    [("localhost", "m"), ("http://x?key=1", "m"), ("http://x:port", "m"), ("http://x", " ")],
+    ("url", "models"),
+    [
+        ("localhost", ["m"]),
+        ("http://x?key=1", ["m"]),
+        ("http://x:port", ["m"]),
+        ("http://x", ["m", " "]),
+        ("http://x", []),
+    ],
 )
-def test_settings_that_cannot_work_are_refused(url: str, model: str) -> None:
+def test_settings_that_cannot_work_are_refused(url: str, models: list[str]) -> None:
     with pytest.raises(ProRLError, match="URL and the name"):
-        JudgeConfig(url, model)
+        JudgeConfig(url, models)
+
+
+def test_each_judge_has_a_model_of_its_own() -> None:
+    with pytest.raises(ProRLError, match="two judges have one model"):
+        JudgeConfig("http://x/v1", ["m", "m"])
 
 
 @pytest.mark.parametrize(
     ("header", "seconds"), [({}, 0), ({"Retry-After": "7"}, 7), ({"Retry-After": "tomorrow"}, 0)]
 )
 def test_retry_after_is_read_if_it_is_a_number(header: dict[str, str], seconds: float) -> None:
-    assert judge_module._retry_after_s(header) == seconds
+    assert endpoint_module._retry_after_s(header) == seconds

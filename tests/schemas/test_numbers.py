@@ -35,12 +35,23 @@ def fits(value: object) -> bool:
 @given(anything)
 def test_a_verdict_takes_numbers_within_the_bound_and_no_others(value: object) -> None:
     assert is_score(value) is fits(value)
-    for reward, part in ((value, 0.0), (0.0, value)):
+    for reward, part, turn in ((value, 0.0, 0.0), (0.0, value, 0.0), (0.0, 0.0, value)):
         if fits(value):
-            Verdict(reward, {"part": part})  # type: ignore[arg-type, dict-item]
+            Verdict(reward, {"part": part}, turn_rewards={0: turn})  # type: ignore[arg-type, dict-item]
             continue
         with pytest.raises(EvaluatorError, match="must be a number from -1000000 to") as error:
-            Verdict(reward, {"part": part})  # type: ignore[arg-type, dict-item]
+            Verdict(reward, {"part": part}, turn_rewards={0: turn})  # type: ignore[arg-type, dict-item]
+        assert len(error.value.message) < 250
+
+
+@given(st.one_of(numbers, st.text(), st.none(), st.booleans(), st.integers(-1, 4)))
+def test_a_verdict_rewards_turns_of_its_rollout_and_no_others(turn: object) -> None:
+    verdict = Verdict(1.0, turn_rewards={turn: 0.5})  # type: ignore[dict-item]
+    if type(turn) is int and 0 <= turn < 3:
+        assert verdict.checked(turns=3) == verdict
+    else:
+        with pytest.raises(EvaluatorError, match="has 3 turns, and none is") as error:
+            verdict.checked(turns=3)
         assert len(error.value.message) < 250
 
 

@@ -16,7 +16,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.connections import Bounds
 from prorl_service.pipeline.config import PipelineConfig
-from prorl_service.rewards.judge.judge import JudgeConfig
+from prorl_service.rewards.judge.endpoint import JudgeConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec, Group, Limits, Rollout
 from prorl_service.server.app import create_app
@@ -121,7 +121,7 @@ class Settings:
             os.environ["PRORL_JUDGE_KEY"] = self.judge.key
         return JudgeOptions(
             judge_url=self.judge.url,
-            judge_model=self.judge.model,
+            judge_model=tuple(self.judge.models),
             judge_cache=self.judge.cache,
             judge_max_calls=self.judge.max_calls,
         )

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.rewards.judge import judge as judge_module
-from prorl_service.rewards.judge.judge import JudgeConfig
+from prorl_service.rewards.judge import endpoint as endpoint_module
+from prorl_service.rewards.judge.endpoint import JudgeConfig
 from prorl_service.schemas import (
     BackendSpec,
     Blame,
@@ -261,7 +261,7 @@ async def test_a_miss_is_judged_and_siblings_cost_one_judgement(
 ) -> None:
     answer = plays(chat, lambda outputs: "\\boxed{1200 C}")
     async with StubJudge(lambda messages: "VERDICT: SAME") as judge:
-        config = JudgeConfig(judge.url, "a-model")
+        config = JudgeConfig(judge.url, ["a-model"])
         async with stem_service(tiny_model, answer, judge=config) as client:
             group = judged("g")
             group.n = 4
@@ -292,10 +292,10 @@ async def test_only_a_verdict_is_a_reward_and_only_a_boxed_answer_is_judged(
     reply: str,
     reward: float | None,
 ) -> None:
-    monkeypatch.setattr(judge_module, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(endpoint_module, "FIRST_DELAY_S", 0.0)
     answer = plays(chat, lambda outputs: says)
     async with StubJudge(lambda messages: reply) as judge:
-        config = JudgeConfig(judge.url, "a-model")
+        config = JudgeConfig(judge.url, ["a-model"])
         async with stem_service(tiny_model, answer, judge=config) as client:
             (rollout,) = await finished(client, judged("g"))
     assert rollout.reward == reward

@@ -10,6 +10,7 @@ from prorl_service.client.trainable import Overlong, SoftPunishment
 from prorl_service.schemas import Blame, ErrorInfo, FinishReason, Rollout, RolloutState
 from prorl_tinker.convert import Sample, samples_of
 from tests import builders
+from tests.client.rewarded import rewarded_rollouts
 
 ERROR = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="died")
 FAILED = builders.rollout("g.9", state=RolloutState.FAILED, error=ERROR, reward=None)
@@ -58,6 +59,18 @@ def test_every_segment_gives_a_datum_with_the_advantage_of_its_rollout() -> None
     assert column(first, "advantages")[1:] == pytest.approx([1, 1])
     assert column(second, "advantages")[1:] == pytest.approx([0, 1])
     assert column(other, "advantages")[1:] == pytest.approx([-1, 0, -1])
+
+
+@given(rewarded_rollouts())
+def test_rewards_of_turns_are_parts_of_the_rollouts(rollout: Rollout) -> None:
+    assert rollout.reward is not None
+    other = done(rollout.reward - 1)
+    plain = rollout.model_copy(deep=True)
+    assert plain.trajectory is not None
+    for turn in plain.trajectory.turns:
+        turn.reward = None
+    for one, without in zip(samples(rollout, other), samples(plain, other), strict=True):
+        assert column(one, "advantages") == column(without, "advantages")
 
 
 def test_failed_rollouts_and_groups_of_one_reward_give_none() -> None:

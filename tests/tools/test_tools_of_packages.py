@@ -97,7 +97,7 @@ async def test_the_schema_of_an_agents_data_has_the_names_that_exist(
         for name, one in agents.items()
         if one.data_schema and "tools" in one.data_schema["properties"]
     }
-    assert naming == {"code", "harbor", "math", "reasoning_gym", "stem", "swe"}
+    assert naming == {"code", "harbor", "math", "reasoning_gym", "rubric", "stem", "swe"}
     for name in naming:
         schema = agents[name].data_schema
         assert schema is not None

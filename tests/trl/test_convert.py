@@ -142,6 +142,14 @@ def test_a_trajectory_becomes_a_row_token_for_token() -> None:
     assert row.failure is None
 
 
+def test_rewards_of_turns_are_parts_of_the_rollouts() -> None:
+    rollout = make_rollout()
+    assert rollout.trajectory is not None
+    for turn in rollout.trajectory.turns:
+        turn.reward = 0.25
+    assert row_of(rollout, eos_id=EOS, segments="refuse", overlong="mask").reward == 1.0
+
+
 def test_a_failed_rollout_is_one_token_without_weight_or_reward() -> None:
     error = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="died", retryable=True)
     row = make_row(make_rollout(state=RolloutState.FAILED, error=error, reward=None))

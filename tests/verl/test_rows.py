@@ -1,12 +1,23 @@
 """Conversion of rollouts to rows: VeRL trains on exactly what was sampled."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from verl.trainer.ppo.core_algos import (
+    compute_grpo_outcome_advantage,
+    compute_reinforce_plus_plus_outcome_advantage,
+)
 
-from prorl_service.client.trainable import SoftPunishment, checked, failure_of
+from prorl_service.client.trainable import (
+    SoftPunishment,
+    checked,
+    failure_of,
+    trained_segments,
+)
 from prorl_service.schemas import (
     NOT_SAMPLED,
     FinishReason,
@@ -18,6 +29,7 @@ from prorl_service.schemas import (
 from prorl_verl.rows import rows_of
 from prorl_verl.tensors import fields_of, keys_of, tag_of
 from tests import builders
+from tests.client.rewarded import rewarded_rollouts
 
 METRICS = {"acc", "overlong_penalty", "cut_off"}
 
@@ -62,6 +74,50 @@ def test_rows_hold_what_was_sampled(parts: list[Segment], limit: int, reward: fl
         assert set(row.metrics) == METRICS
 
 
+@given(rewarded_rollouts(), st.integers(1, 12), st.booleans())
+def test_each_turns_reward_is_on_its_last_token_and_the_rest_on_the_last_sampled_one(
+    rollout: Rollout, limit: int, is_punished: bool
+) -> None:
+    assert rollout.trajectory is not None
+    overlong = SoftPunishment(8, 4) if is_punished else None
+    rows = rows_of(rollout, max_response_tokens=limit, overlong=overlong)
+    earned = {
+        rollout.trajectory.segments[turn.segment].response_ids[turn.stop - 1]: turn.reward or 0.0
+        for turn in rollout.trajectory.turns
+    }
+    assert len(rows) == len(
+        [one for one in trained_segments(rollout) if any(one.loss_mask[:limit])]
+    )
+    for row in rows:
+        scores = dict(zip(row.response_ids, fields_of(row, {})["rm_scores"].tolist(), strict=True))
+        assert sum(scores.values()) == row.reward
+        sampled = [id_ for id_, one in zip(row.response_ids, row.response_mask, strict=True) if one]
+        del scores[sampled[-1]]
+        assert scores == {id_: earned.get(id_, 0.0) for id_ in scores}
+
+
+@given(rewarded_rollouts(), st.integers(1, 12))
+def test_verls_estimators_see_what_is_still_to_be_earned_or_the_total(
+    rollout: Rollout, limit: int
+) -> None:
+    for row in rows_of(rollout, max_response_tokens=limit):
+        scores = fields_of(row, {})["rm_scores"][None]
+        mask = torch.tensor([row.response_mask])
+        index = np.array(["g"])
+        _, of_group = compute_grpo_outcome_advantage(
+            scores, mask, index, norm_adv_by_std_in_grpo=False
+        )
+        assert of_group[mask == 1].tolist() == [row.reward] * sum(row.response_mask)
+        if sum(row.response_mask) == 1:
+            continue  # whitening takes two
+        _, returns = compute_reinforce_plus_plus_outcome_advantage(
+            scores, mask, config=SimpleNamespace(gamma=1.0)
+        )
+        sampled = [place for place, one in enumerate(row.response_mask) if one]
+        earned = [sum(row.turn_rewards.get(one, 0.0) for one in range(at)) for at in sampled]
+        assert returns[mask == 1].tolist() == [row.reward - one for one in earned]
+
+
 @given(segments().filter(lambda one: any(one.loss_mask)))
 def test_tensors_are_unpadded_and_agree(part: Segment) -> None:
     (row,) = rows_of(rollout_of([part]), max_response_tokens=99)
@@ -71,7 +127,8 @@ def test_tensors_are_unpadded_and_agree(part: Segment) -> None:
         assert fields[name].shape == (length,)
     assert fields["input_ids"].tolist() == row.prompt_ids + row.response_ids
     assert fields["position_ids"].tolist() == list(range(len(row.prompt_ids) + length))
-    assert fields["rm_scores"].sum() == fields["rm_scores"][-1] == torch.tensor(0.5)
+    last = max(place for place, one in enumerate(row.response_mask) if one)
+    assert fields["rm_scores"].sum() == fields["rm_scores"][last] == torch.tensor(0.5)
     assert fields["rollout_log_probs"].dtype == fields["rm_scores"].dtype == torch.float32
     assert fields["responses"].dtype == fields["response_mask"].dtype == torch.int64
     assert fields["uid"] == "u"

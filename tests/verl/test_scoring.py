@@ -13,6 +13,7 @@ from prorl_service.schemas import Group, Limits, Rollout
 from prorl_verl.rows import Row
 from prorl_verl.scoring import Scoring, compute_score_of
 from prorl_verl.store import Prompt
+from prorl_verl.tensors import fields_of
 from tests import builders
 from tests.verl.test_hydra import VERL_CONFIG
 from tests.verl.test_rows import rollout_of, segment
@@ -99,13 +100,23 @@ def test_a_users_function_gets_verls_arguments_and_the_services_result(
         data_source="s", reward_model={"ground_truth": "51"}, extra_info={"index": 3}
     )
     parts = [segment([1, 1]), segment([1, 0, 1])]
-    _, rows = score(config, rollout_of(parts, reward=0.5), prompt=prompt)
+    rollout = rollout_of(parts, reward=0.5)
+    assert rollout.trajectory is not None
+    rollout.trajectory.turns = [
+        builders.turn(0, 0, 2),
+        builders.turn(1, 0, 1, reward=0.25),
+        builders.turn(1, 2, 3, reward=0.25),
+    ]
+    _, rows = score(config, rollout, prompt=prompt)
     assert [row.reward for row in rows] == [7.0, 7.0]
+    scores = [fields_of(row, {})["rm_scores"].tolist() for row in rows]
+    assert scores == [[0.0, 7.0], [0.25, 0.0, 6.75]]
     given = rows[0].metrics["given"]
     assert (given["data_source"], given["ground_truth"], given["index"]) == ("s", "51", 3)
     assert given["prorl"] == {
         "reward": 0.5,
         "reward_components": {},
+        "turn_rewards": [None, 0.25, 0.25],
         "finish_reason": "finished",
         "task_id": "t",
         "agent": "math",

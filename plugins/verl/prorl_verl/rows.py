@@ -14,6 +14,7 @@ from prorl_service.client.trainable import (
     failure_of,
     is_cut_off,
     trained_segments,
+    turn_rewards,
 )
 from prorl_service.schemas import NOT_SAMPLED, Rollout, Segment
 
@@ -23,7 +24,8 @@ class Row:
     """One segment, unpadded. All lists except `prompt_ids` are as long as `response_ids`.
 
     response_mask: 1 where the policy sampled. logprobs: nats, 0.0 where masked. reward: of the
-    whole rollout, shaped. Versions: of the sampled tokens. metrics: the same keys in every row.
+    whole rollout, shaped. turn_rewards: parts of it, by place in `response_ids`, some beyond its
+    end. Versions: of the sampled tokens. metrics: the same keys in every row.
     """
 
     prompt_ids: list[int]
@@ -31,6 +33,7 @@ class Row:
     response_mask: list[int]
     logprobs: list[float]
     reward: float
+    turn_rewards: dict[int, float]
     turns: int
     min_version: int
     max_version: int
@@ -58,6 +61,7 @@ def rows_of(
             response_mask=segment.loss_mask[:max_response_tokens],
             logprobs=segment.logprobs[:max_response_tokens],
             reward=rollout.reward + penalty,
+            turn_rewards=turn_rewards(rollout.trajectory, segment),
             turns=len(rollout.trajectory.turns),
             min_version=min(_versions(segment)),
             max_version=max(_versions(segment)),

@@ -115,6 +115,7 @@ def _told(rollout: Rollout) -> dict[str, Any]:
     return {
         "reward": rollout.reward,
         "reward_components": rollout.reward_components,
+        "turn_rewards": [turn.reward for turn in rollout.trajectory.turns],
         "finish_reason": rollout.trajectory.finish_reason.value,
         "task_id": rollout.task_id,
         "agent": rollout.agent,

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from prorl_service.client.trainable import token_rewards
 from prorl_verl.rows import Row
 
 Fields = dict[str, Any]
@@ -23,7 +24,7 @@ def keys_of(uid: str, session: int, rows: Sequence[Row]) -> list[str]:
 
 def fields_of(row: Row, columns: Mapping[str, Any]) -> Fields:
     """Returns, unpadded: prompts int64[P]; responses, response_mask, loss_mask int64[R];
-    rollout_log_probs, rm_scores float32[R], the reward on the last token; input_ids, position_ids
+    rollout_log_probs float32[R]; rm_scores float32[R], see `token_rewards`; input_ids, position_ids
     int64[P + R].
 
     `columns` of the prompt, as the data set gave them, travel with every row.
@@ -31,8 +32,7 @@ def fields_of(row: Row, columns: Mapping[str, Any]) -> Fields:
     prompts = torch.tensor(row.prompt_ids, dtype=torch.int64)
     responses = torch.tensor(row.response_ids, dtype=torch.int64)
     mask = torch.tensor(row.response_mask, dtype=torch.int64)
-    scores = torch.zeros(len(row.response_ids), dtype=torch.float32)
-    scores[-1] = row.reward
+    scores = token_rewards(row.reward, row.turn_rewards, row.response_mask)
     input_ids = torch.cat([prompts, responses])
     return {
         **{key: value for key, value in columns.items() if key not in OWN_COLUMNS},
@@ -43,7 +43,7 @@ def fields_of(row: Row, columns: Mapping[str, Any]) -> Fields:
         "input_ids": input_ids,
         "position_ids": torch.arange(len(input_ids)),
         "rollout_log_probs": torch.tensor(row.logprobs, dtype=torch.float32),
-        "rm_scores": scores,
+        "rm_scores": torch.tensor(scores, dtype=torch.float32),
         "num_turns": row.turns,
         "extra_fields": extra_fields(row),
     }

@@ -7,6 +7,7 @@ Another agent prepares the sandbox before and grades after it, just as after its
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Self
 
 from pydantic import BaseModel
@@ -73,8 +74,8 @@ class HarnessAgent(AgentHandler):
     async def eval(self, rollout: RolloutContext) -> Verdict:
         verdict = await self.grader.eval(rollout)
         figures = {f"harness_{name}": value for name, value in self._turns.figures.items()}
-        return Verdict(
-            verdict.reward,
-            {**verdict.components, **figures},
-            {**(verdict.report or {}), "harness": self._turns.report()},
+        return replace(
+            verdict,
+            components={**verdict.components, **figures},
+            report={**(verdict.report or {}), "harness": self._turns.report()},
         )

@@ -56,6 +56,11 @@ function notes(turn) {
     turn.stop_reason === "stop" ? "" : `stopped: ${turn.stop_reason}`].filter(Boolean).join(" · ");
 }
 
+function turnNote(turn, shown) {
+  const reward = turn.reward === undefined ? "" : ` · reward ${number(turn.reward)}`;
+  return (shown.details ? notes(turn) : `model ${seconds(turn.model_s)}`) + reward;
+}
+
 function Resumed({ text, turns }) {
   return text.resumed.filter((one) => one.turn === turns).map((one) => html`<p class="segment">resumed at another start of the service, ${seconds(one.away_s)} later</p>`);
 }
@@ -76,7 +81,7 @@ function TurnCards({ turn, at, shown, longest, isNewSegment, rollout }) {
     ${isNewSegment && html`<p class="segment">segment ${turn.segment + 1} begins: the context was rewritten</p>`}
     ${turn.given !== null && html`<${Card} kind="given" title="Given" note="as in the model's prompt"><${Text} text=${turn.given} /><//>`}
     <${Replayed} turn=${turn} />
-    <${Card} kind="model" title="Turn ${at + 1}" note=${shown.details ? notes(turn) : `model ${seconds(turn.model_s)}`}>
+    <${Card} kind="model" title="Turn ${at + 1}" note=${turnNote(turn, shown)}>
       ${shown.details && html`<${Branch} at=${at} rollout=${rollout} />`}
       <${TurnBar} turn=${turn} longest=${longest} />
       ${turn.reasoning && html`<details class="reasoning" open=${shown.reasoning}><summary>reasoning</summary><${Text} text=${turn.reasoning} /></details>`}

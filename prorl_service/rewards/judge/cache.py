@@ -37,31 +37,30 @@ def key_of(*parts: str) -> bytes:
 class JudgeCache:
     def __init__(self, file: Path | None) -> None:
         """Raises `ProRLError`."""
-        self._memory: OrderedDict[bytes, Judgement] = OrderedDict()
+        self._memory: OrderedDict[bytes, str] = OrderedDict()
         self._database = None if file is None else _open(file)
         self._lock = asyncio.Lock()
 
-    async def get(self, key: bytes) -> Judgement | None:
+    async def get(self, key: bytes) -> str | None:
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
         row = await self._execute("SELECT judgement FROM judgements WHERE key = ?", key)
         if row is None:
             return None
-        judgement = Judgement(row[0])
-        self._remember(key, judgement)
-        return judgement
+        self._remember(key, row[0])
+        return row[0]
 
-    async def put(self, key: bytes, judgement: Judgement) -> None:
-        self._remember(key, judgement)
-        await self._execute("INSERT OR REPLACE INTO judgements VALUES (?, ?)", key, judgement.value)
+    async def put(self, key: bytes, verdict: str) -> None:
+        self._remember(key, verdict)
+        await self._execute("INSERT OR REPLACE INTO judgements VALUES (?, ?)", key, str(verdict))
 
     def close(self) -> None:
         if self._database is not None:
             self._database.close()
 
-    def _remember(self, key: bytes, judgement: Judgement) -> None:
-        self._memory[key] = judgement
+    def _remember(self, key: bytes, verdict: str) -> None:
+        self._memory[key] = verdict
         if len(self._memory) > MAX_IN_MEMORY:
             self._memory.popitem(last=False)
 

@@ -4,6 +4,7 @@ Every step's reward is kept; a refused action is an answer for the model. Knows 
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +12,7 @@ from pydantic import JsonValue
 
 from prorl_service.errors import ToolServerError
 from prorl_service.sandbox.base import ToolResult
+from prorl_service.schemas import Turn
 from prorl_service.tools.openenv.protocol import INVALID, Observation, Refused
 from prorl_service.tools.remote import clipped
 
@@ -31,8 +33,12 @@ environment's author refused: it cannot write the refusal. That is the policy's 
 @dataclass(slots=True)
 class Episode:
     session: "Session"
+    turns: Sequence[Turn] = ()
+    """The rollout's turns so far, of which the last takes the steps."""
     rewards: list[float | None] = field(default_factory=list)
     """Reward of each step that the environment took; None if it gave none."""
+    turn_rewards: dict[int, float] = field(default_factory=dict)
+    """Sum of the rewards of each turn's steps, by its number."""
     done: bool = False
     refused: int = 0
     """Number of actions that the server found invalid."""
@@ -53,10 +59,16 @@ class Episode:
             seen = await self.session.step(action, timeout_s=timeout_s)
         except Refused as refused:
             return self._refusal(refused)
-        self.rewards.append(seen.reward)
+        self._note(seen.reward)
         self.done = seen.done
         text, is_error = shown(seen)
         return ToolResult(clipped(text), is_error=is_error, ends_rollout=seen.done)
+
+    def _note(self, reward: float | None) -> None:
+        self.rewards.append(reward)
+        if reward is not None:
+            turn = len(self.turns) - 1
+            self.turn_rewards[turn] = self.turn_rewards.get(turn, 0.0) + reward
 
     def _refusal(self, refused: Refused) -> ToolResult:
         problem = str(refused)

@@ -15,6 +15,7 @@ GUIDES = {
     "nemo_gym": "environments.md",
     "openenv": "environments.md",
     "reasoning_gym": "math_code_science.md",
+    "rubric": "math_code_science.md",
     "stem": "math_code_science.md",
     "swe": "swe.md",
 }

@@ -37,7 +37,8 @@ from prorl_service.utils import files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions(EngineOptions):
     backend: Annotated[tuple[str, ...], Parameter(name="--engine")] = ()
-    """URL of an inference engine: vLLM or `prorl engine`."""
+    """URL of an inference engine (vLLM, SGLang or `prorl engine`), or 'openai:MODEL@URL' for a
+    model behind an API."""
     replies: Path | None = None
     """File with replies, instead of an engine: texts separated by lines of '---', or, in a .jsonl
     file, messages or saved rollouts."""
@@ -50,6 +51,7 @@ class ModelOptions(EngineOptions):
             return EngineOptions.specs(self)
         except ProRLError as error:
             message = error.message.replace("--backend: url:", "--engine:")
+            message = message.replace("--backend:", "--engine:")
             raise ProRLError(message, hint=error.hint) from None
 
     def source(self) -> "ReplySource":

@@ -23,8 +23,9 @@ from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.egress.addresses import read_range
 from prorl_service.sandbox.egress.policy import WEB_PORTS, Rules
-from prorl_service.schemas import BackendSpec
+from prorl_service.schemas import API_KIND, BackendSpec
 from prorl_service.shelf.policy import ShelfOptions
+from prorl_service.tokens import message_tokens
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.tools.openenv.servers import OpenEnvServers
 from prorl_service.tools.spec import McpSpec, NemoGymSpec, OpenEnvSpec, is_base_url
@@ -42,22 +43,32 @@ def panel(title: str) -> Parameter:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     backend: tuple[str, ...] = ()
-    """URL of an inference engine, which joins as soon as it answers. Repeatable. Trainers bring
-    their own."""
+    """URL of an inference engine, which joins as soon as it answers, or 'openai:MODEL@URL' for a
+    model behind an API, with '/v1', to evaluate and to make data. Repeatable. Trainers bring their
+    own."""
     backend_key_file: Path | None = None
     """File with the key of these engines (default: PRORL_BACKEND_KEY, if set)."""
     tokenizer: str | None = None
-    """Directory or hub name of the tokenizer (default: the engine's model)."""
+    """Directory or hub name of the tokenizer (default: the engine's model; bytes for a model behind
+    an API)."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
         """Returns the engines. Always takes the key out of the environment. Raises `ProRLError`."""
         key = take_key("PRORL_BACKEND_KEY", self.backend_key_file, "the engines' key")
         try:
-            return tuple(
-                BackendSpec(url=url, tokenizer=self.tokenizer, api_key=key) for url in self.backend
-            )
+            return tuple(self._spec(backend, key) for backend in self.backend)
         except ValidationError as error:
             raise ProRLError(f"--backend: {problems_of(error)}") from None
+
+    def _spec(self, backend: str, key: str | None) -> BackendSpec:
+        """Raises `ValidationError`."""
+        if not backend.startswith(f"{API_KIND}:"):
+            return BackendSpec(url=backend, tokenizer=self.tokenizer, api_key=key)
+        model, _, url = backend.removeprefix(f"{API_KIND}:").rpartition("@")
+        tokenizer = self.tokenizer and message_tokens.PREFIX + self.tokenizer
+        return BackendSpec(
+            kind=API_KIND, model=model, url=url.rstrip("/"), tokenizer=tokenizer, api_key=key
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

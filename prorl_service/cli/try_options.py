@@ -27,6 +27,7 @@ from prorl_service.server.settings import (
     OpenEnvOptions,
     SandboxOptions,
     ServiceSettings,
+    UserOptions,
     panel,
 )
 from prorl_service.testing.replies import Reply, read
@@ -101,6 +102,7 @@ class TrialOptions:
     nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions()
     openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions()
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
+    user: Annotated[UserOptions, panel("Tools and judge")] = UserOptions()
 
     def settings(self) -> ServiceSettings:
         return ServiceSettings(

@@ -13,9 +13,11 @@ from cyclopts import Parameter
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 from pydantic.dataclasses import dataclass
 
+from prorl_service.agents.dialogue.user import KEY_VARIABLE as USER_KEY_VARIABLE
 from prorl_service.errors import ProRLError, problems_of
 from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
+from prorl_service.net.chat_model import ChatModelConfig
 from prorl_service.net.credentials import state_directory, take_key, take_token, tokens_file
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
@@ -257,6 +259,28 @@ class JudgeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserOptions:
+    user_url: str | None = None
+    """OpenAI-compatible endpoint, with '/v1', of a model that plays users in dialogues."""
+    user_model: str = ""
+    """Name of that model there."""
+    user_key_file: Path | None = None
+    """File with its key (default: PRORL_USER_KEY, if set)."""
+    user_max_calls: PositiveInt = 16
+    """Most calls in flight at it; more wait."""
+
+    def config(self) -> ChatModelConfig | None:
+        """Returns the user's model, if there is one. Always takes its key out of the environment.
+        Raises `ProRLError`."""
+        key = take_key(USER_KEY_VARIABLE, self.user_key_file, "the simulated user's key")
+        if self.user_url is not None:
+            return ChatModelConfig("user", self.user_url, self.user_model, key, self.user_max_calls)
+        if self.user_model or self.user_key_file:
+            raise ProRLError("a simulated user needs a URL: --user-url http://host:port/v1")
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     otel_endpoint: str | None = None
     """URL of an OpenTelemetry collector, which is sent a trace of each ended rollout by OTLP over
@@ -297,6 +321,7 @@ class ServiceSettings:
     nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions()
     openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions()
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
+    user: Annotated[UserOptions, panel("Tools and judge")] = UserOptions()
     traces: Annotated[TraceOptions, panel("Traces")] = TraceOptions()
 
 

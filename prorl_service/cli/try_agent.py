@@ -71,6 +71,8 @@ def try_agent(
         of one of your own, or a Python file of yours, such as my_agent.py. The agent prepares the
         sandbox and grades.
     """
+    if task == "-" and model.are_typed:
+        raise ProRLError("--task - and --replies - both read standard input", hint="name a file")
     source = model.source()
     output.check()
     registry, name = (AgentRegistry(), None) if agent is None else registry_with(agent)

@@ -71,6 +71,10 @@ class StubApi(Loopback):
             return refusal(401, f"Incorrect API key provided: {given}", "invalid_request_error")
         return await super().respond(request)
 
+    async def reply(self, body: Mapping[str, Any]) -> str | Mapping[str, Any]:
+        """Returns the reply to a request. Raises `ValueError` to refuse it, with the reason."""
+        return self._reply_to(body["messages"])
+
     async def _listed(self, request: Request) -> Response:
         return JSONResponse({"data": [{"id": self._model, "object": "model"}]})
 
@@ -87,7 +91,10 @@ class StubApi(Loopback):
         if self.statuses:
             headers = {"Retry-After": self.retry_after} if self.retry_after else {}
             return Response("stub", self.statuses.pop(0), headers)
-        reply = self._reply_to(body["messages"])
+        try:
+            reply = await self.reply(body)
+        except ValueError as error:
+            return refusal(400, str(error))
         message = {"content": reply} if isinstance(reply, str) else dict(reply)
         reason = message.pop("finish_reason", "stop")
         choice = {"message": {"role": "assistant", **message}, "finish_reason": reason}

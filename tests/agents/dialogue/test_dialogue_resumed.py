@@ -16,12 +16,13 @@ from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.client import RolloutClient
 from prorl_service.inference.pool import BackendPool
+from prorl_service.net import chat_model
 from prorl_service.net.chat_model import ChatModel, ChatModelConfig
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.resume import saving
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sandbox.base import ToolResult
-from prorl_service.schemas import BackendSpec, Group, Rollout, RolloutState
+from prorl_service.schemas import BackendSpec, Blame, Group, Rollout, RolloutState
 from prorl_service.testing import FakeSandboxes, StubApi, StubEngine
 from prorl_service.testing.replies import token_ids
 from prorl_service.testing.stubs import Messages
@@ -144,3 +145,21 @@ def test_a_dialogue_whose_service_is_killed_while_the_user_writes_goes_on(
     assert [one.turn for one in ended.resumed] == [3]
     conversation = [one["content"] for one in api.requests[-1]["messages"][2:]]
     assert conversation == ["I want tea instead of milk.", "Which order?", "Order 17.", "Done."]
+
+
+async def test_a_dialogue_whose_user_fails_is_begun_again(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
+    async with (
+        StubApi(answers) as api,
+        ChatModel(ChatModelConfig("user", api.url, "person")) as user,
+        Clerk(tiny_model) as engine,
+        BackendPool(tmp_path / "w", FAST_PROBES) as pool,
+    ):
+        api.statuses = [500] * chat_model.ATTEMPTS
+        await pool.add(BackendSpec(url=engine.url))
+        ended, _ = await played(tmp_path / "journal", pool, user, submits=True)
+    assert (ended.state, ended.reward, ended.attempt) == (RolloutState.DONE, 1.0, 2)
+    [retried] = [one.retried for one in ended.stages if one.retried is not None]
+    assert (retried.blame, retried.kind) == (Blame.EVALUATOR, "EvaluatorError")

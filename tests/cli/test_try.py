@@ -125,7 +125,7 @@ def test_a_traceback_begins_in_the_authors_own_code(tmp_path: Path) -> None:
         ("my_agents.py", "agent 'my_agents.py' names no class", "write it as"),
         ("my_agents.py:Gues", "my_agents has no Gues", "Guess, Picky"),
         ("nowhere.py:Guess", "there is no file", ""),
-        ("nobody", "no agent 'nobody'", "there are code, harbor, harness"),
+        ("nobody", "no agent 'nobody'", "there are code, dialogue, harbor"),
         ("broken.py:Guess", "broken.py, line 2: SyntaxError: '(' was never closed", ""),
         ("my_agents.py:Unready", "Unready.prompt raised KeyError: 'nothing'", ""),
     ],

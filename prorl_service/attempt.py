@@ -94,12 +94,16 @@ class SampledTurns:
         segments = self.ledger.to_segments()
         for number, (kind, is_trained) in self.kinds.items():
             segments[number].kind, segments[number].is_trained = kind, is_trained
+        for turn in self.turns:
+            if turn.policy is not None:
+                segments[turn.segment].is_trained = False
         return Trajectory(
             segments=segments,
             turns=self.turns,
             finish_reason=finish_reason,
             sampling=self.sampling,
             logprobs_mode=logprobs_mode_of(self.turns),
+            policy=next((turn.policy for turn in self.turns if turn.policy is not None), None),
         )
 
 
@@ -314,6 +318,7 @@ class Attempt:
             cached_tokens=generation.cached_tokens,
             backend=generation.backend,
             logprobs_mode=generation.logprobs_mode,
+            policy=generation.policy,
             times=generation.times,
         )
 

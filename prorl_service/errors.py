@@ -96,6 +96,12 @@ class PolicyUnclaimed(Conflict):
     blame = Blame.SERVICE
 
 
+class NotTrainable(Conflict):
+    """The policy is a model behind an API, which gives text alone and takes no weights."""
+
+    blame = Blame.SERVICE
+
+
 class MetricMissing(InvalidRequest):
     """A sampler's filter wants a component that a rollout which is done does not have."""
 
@@ -149,6 +155,10 @@ class BackendUnavailable(BackendError):
 
 class BackendLent(BackendUnavailable):
     """The owner of the engine is using it for something else, and will return it."""
+
+
+class BackendBusy(BackendUnavailable):
+    """The backend asks for patience: its limit of requests is used up for `retry_after_s`."""
 
 
 class BackendRejected(BackendError):

@@ -198,7 +198,9 @@ def test_a_start_is_logged(service: local.LocalProcess, tiny_model: Path) -> Non
     log = service.log.read_text()
     address = f"prorl {__version__} at {service.url}"
     assert f"INFO prorl_service.server.run: {address}: `prorl open` shows it in a browser" in log
-    agents = "code, harbor, harness, math, nemo_gym, openenv, reasoning_gym, rubric, stem, swe"
+    agents = (
+        "code, dialogue, harbor, harness, math, nemo_gym, openenv, reasoning_gym, rubric, stem, swe"
+    )
     assert f"model {tiny_model.name}; agents: {agents}" in log
     assert ", journal in memory" in log
     assert "sandboxes: " in log

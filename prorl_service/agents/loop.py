@@ -20,6 +20,13 @@ from prorl_service.tools.submit import Submit
 SUBMIT = " Call `submit` when you are done."
 
 
+class Listener(Protocol):
+    """Somebody to whom the policy talks: replies without a tool call do not end the rollout."""
+
+    async def answer(self, rollout: RolloutContext, said: str) -> Message | FinishReason:
+        """Returns the answer to what the policy said, or why there is none."""
+
+
 class TurnTaker(Protocol):
     """What takes a rollout's turns in the place of the loop."""
 
@@ -69,21 +76,25 @@ class ToolAgent(LoopAgent):
         return await self.turns(rollout, Toolset(tools, self._sandbox, timeout_s=timeout_s))
 
 
-async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
+async def run_turns(
+    rollout: RolloutContext, tools: Toolset, listener: Listener | None = None
+) -> FinishReason:
     """Raises `BackendError` and `SandboxError`; earlier turns stay in `rollout`.
 
     When RUN's budget is used up, the turn in progress is abandoned, with its tool calls.
     """
     try:
         async with rollout.attempt.turns_budget() as budget:
-            return await _turns(rollout, tools)
+            return await _turns(rollout, tools, listener)
     except TimeoutError:
         if not budget.expired():
             raise
         return FinishReason.TIMEOUT
 
 
-async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
+async def _turns(
+    rollout: RolloutContext, tools: Toolset, listener: Listener | None
+) -> FinishReason:
     attempt, prompt_ids = rollout.attempt, rollout.prompt_ids
     if not attempt.resumed_prompt:
         attempt.first_turn = len(rollout.turns)
@@ -95,8 +106,12 @@ async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
         turn = await rollout.sample(prompt_ids)
         reply = _read(turn, rollout, tools)
         if reply.problem is None and not reply.calls:
-            return FinishReason.FINISHED
-        answers = await _answers(reply, turn, rollout, tools)
+            answer = await _heard(reply, rollout, listener)
+            if isinstance(answer, FinishReason):
+                return answer
+            answers = [answer]
+        else:
+            answers = await _answers(reply, turn, rollout, tools)
         if tools.ended_rollout:
             attempt.final_turn = len(rollout.turns) - 1
             return FinishReason.FINISHED
@@ -114,6 +129,14 @@ def _read(turn: Turn, rollout: RolloutContext, tools: Toolset) -> Reply:
         reply = rollout.reply(turn, tools.schemas)
     turn.format_error = reply.problem.message if reply.problem else None
     return reply
+
+
+async def _heard(
+    reply: Reply, rollout: RolloutContext, listener: Listener | None
+) -> Message | FinishReason:
+    if listener is None:
+        return FinishReason.FINISHED
+    return await listener.answer(rollout, reply.content)
 
 
 async def _answers(

@@ -18,6 +18,7 @@ from typing import Any
 
 from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.code.agent import CodeAgent
+from prorl_service.agents.dialogue.agent import DialogueAgent
 from prorl_service.agents.harbor.agent import HarborAgent
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.math import MathAgent
@@ -47,6 +48,7 @@ class AgentRegistry:
             agent.name: agent
             for agent in (
                 CodeAgent,
+                DialogueAgent,
                 HarborAgent,
                 HarnessAgent,
                 MathAgent,

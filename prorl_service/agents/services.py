@@ -1,5 +1,5 @@
 """Services of the operator that agents may use in addition to sandboxes: servers of tools (MCP) and
-of environments (NeMo Gym, OpenEnv), a judge, installed packages.
+of environments (NeMo Gym, OpenEnv), a judge, a simulated user, installed packages.
 
 A task may ask for them; it cannot bring its own.
 """
@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from prorl_service.errors import InvalidRequest
 from prorl_service.gateway.doors import Doors
 from prorl_service.gateway.serving import ProgramConnections
+from prorl_service.net.chat_model import ChatModel
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.sandbox.egress.policy import Rules
 from prorl_service.tools.base import Tool
@@ -27,6 +28,8 @@ class Requirements:
     mcp: Sequence[str] = ()
     """Names of MCP servers, all of whose tools are offered to the model."""
     judge: bool = False
+    user: bool = False
+    """Whether a simulated user is talked to."""
     openenv: Wanted | None = None
     """OpenEnv server that holds the rollout's environment."""
     nemo_gym: str | None = None
@@ -51,6 +54,8 @@ class OperatorServices:
     """Connections of programs in sandboxes to their gateways."""
     openenv: OpenEnvServers = field(default_factory=OpenEnvServers)
     nemo_gym: NemoGymServers = field(default_factory=NemoGymServers)
+    user: ChatModel | None = None
+    """Model that plays users."""
 
     def tools(self, uses: Requirements) -> list[Tool]:
         """Returns the servers' tools. Raises `InvalidRequest` if part of `uses` is missing."""
@@ -65,6 +70,11 @@ class OperatorServices:
             yield InvalidRequest(
                 "the task needs a judge, and this service has none",
                 hint="start it with one: `prorl serve --judge-url ... --judge-model ...`",
+            )
+        if uses.user and self.user is None:
+            yield InvalidRequest(
+                "the task needs a simulated user, and this service has none",
+                hint="start it with one: `prorl serve --user-url ... --user-model ...`",
             )
         for module, extra in uses.packages.items():
             if find_spec(module) is None:

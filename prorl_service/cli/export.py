@@ -19,7 +19,10 @@ from prorl_service.schemas import Task
 from prorl_service.schemas.arrays import PACKED
 from prorl_service.tokens.chat import ChatFormat
 
-NO_TOKENIZER = "name the rollouts' model: its directory, or its name on the hub"
+NO_TOKENIZER = (
+    "name the rollouts' model: its directory, or its name on the hub; 'messages:' for a model "
+    "behind an API"
+)
 
 
 def export(
@@ -47,7 +50,8 @@ def export(
     out
         File, JSONL or (by its ending) Parquet; for atif a directory (default: standard output).
     tokenizer
-        Directory or hub name of the rollouts' model, to decode their tokens.
+        Directory or hub name of the rollouts' model, to decode their tokens; 'messages:' for a
+        model behind an API (before the tokenizer's name, if it was served with one).
     reply_format
         Format of tool calls (default: the one that the model's chat template writes).
     min_reward

@@ -81,6 +81,8 @@ def try_agent(
     turns
         Number of its turns that are replayed.
     """
+    if task == "-" and model.are_typed:
+        raise ProRLError("--task - and --replies - both read standard input", hint="name a file")
     source = model.source()
     output.check()
     registry, name = (AgentRegistry(), None) if agent is None else registry_with(agent)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
 from prorl_service.cli.harnesses import known
+from prorl_service.cli.person import Person
 from prorl_service.cli.service import connected
 from prorl_service.client.harness import with_harness, with_program
 from prorl_service.errors import ProRLError, problems_of
@@ -28,6 +29,7 @@ from prorl_service.server.settings import (
     OpenEnvOptions,
     SandboxOptions,
     ServiceSettings,
+    UserOptions,
     panel,
 )
 from prorl_service.testing.replies import Reply, read
@@ -38,10 +40,11 @@ from prorl_service.utils import files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions(EngineOptions):
     backend: Annotated[tuple[str, ...], Parameter(name="--engine")] = ()
-    """URL of an inference engine: vLLM or `prorl engine`."""
-    replies: Path | None = None
+    """URL of an inference engine (vLLM, SGLang or `prorl engine`), or 'openai:MODEL@URL' for a
+    model behind an API."""
+    replies: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None
     """File with replies, instead of an engine: texts separated by lines of '---', or, in a .jsonl
-    file, messages or saved rollouts."""
+    file, messages or saved rollouts; '-': you type them."""
     reply_format: str | None = None
     """Format of the model's reasoning and tool calls (default: as its chat template writes)."""
 
@@ -51,7 +54,12 @@ class ModelOptions(EngineOptions):
             return EngineOptions.specs(self)
         except ProRLError as error:
             message = error.message.replace("--backend: url:", "--engine:")
+            message = message.replace("--backend:", "--engine:")
             raise ProRLError(message, hint=error.hint) from None
+
+    @property
+    def are_typed(self) -> bool:
+        return self.replies == Path("-")
 
     def source(self) -> "ReplySource":
         """Removes the key from the environment in any case. Raises `ProRLError`."""
@@ -61,7 +69,8 @@ class ModelOptions(EngineOptions):
                 "give either --engine or --replies",
                 hint="--engine http://localhost:8000, or --replies FILE with the model's replies",
             )
-        return ReplySource(self, specs, read(self.replies) if self.replies else ())
+        file = None if self.are_typed else self.replies
+        return ReplySource(self, specs, () if file is None else read(file))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +84,10 @@ class ReplySource:
     @asynccontextmanager
     async def engines(self) -> AsyncIterator[tuple[Sequence[BackendSpec], ScriptedEngine | None]]:
         """Starts the scripted engine, if there are scripts. Raises `ProRLError`."""
+        if self.options.are_typed:
+            async with Person() as person:
+                yield [person.spec], None
+            return
         if not self.scripts:
             yield self.specs, None
             return
@@ -86,6 +99,8 @@ class ReplySource:
 
     def describe(self, model: str) -> str:
         """Describes where replies come from. `model` is the engine's."""
+        if self.options.are_typed:
+            return "replies that you type"
         if not self.scripts:
             return f"model {model}"
         return f"replies of {self.options.replies}, tokens: {self.options.tokenizer or 'bytes'}"
@@ -100,6 +115,7 @@ class TrialOptions:
     nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions()
     openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions()
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
+    user: Annotated[UserOptions, panel("Tools and judge")] = UserOptions()
 
     def settings(self) -> ServiceSettings:
         return ServiceSettings(

@@ -199,6 +199,8 @@ class AsyncRolloutClient(ViewCalls):
         max_calls: int | None = None,
         policy_version: int | None = None,
         owner: str | None = None,
+        kind: str = "auto",
+        model: str | None = None,
     ) -> BackendStatus:
         """Adds an engine, or renews the lease of one added before; see `BackendSpec`."""
         spec = BackendSpec(
@@ -209,6 +211,8 @@ class AsyncRolloutClient(ViewCalls):
             max_calls=max_calls,
             policy_version=policy_version,
             owner=owner,
+            kind=kind,
+            model=model,
         )
         return await self._do("POST", "/v1/backends", BackendStatus, spec)
 

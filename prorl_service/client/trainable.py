@@ -41,6 +41,15 @@ def failure_of(rollout: Rollout) -> ErrorInfo | None:
             hint="raise `deadline_s` if rollouts need longer, or give the service more workers",
             retryable=True,
         )
+    if rollout.trajectory is not None and (model := rollout.trajectory.policy) is not None:
+        return ErrorInfo(
+            kind="NotSampledExactly",
+            blame=Blame.SERVICE,
+            message=f"it is text of {model}, a model behind an API: its tokens are the service's "
+            "own, without logprobs, and cannot be trained on",
+            hint="train with engines (vLLM, SGLang, prorl engine), or export the text for "
+            "fine-tuning: `prorl export --format sft`",
+        )
     if rollout.reward is None or not trained_segments(rollout):
         return unusable("the rollout is done but has no reward or no sampled token")
     if not is_score(rollout.reward):

@@ -53,6 +53,8 @@ def _document(rollout: Rollout, transcript: Transcript, *, is_read: bool) -> Doc
     if not steps:
         steps = [{"step_id": 1, "source": "system", "message": _outcome(rollout)}]
     agent = {"name": rollout.agent, "version": "unknown"}
+    if rollout.trajectory is not None and rollout.trajectory.policy is not None:
+        agent["model_name"] = rollout.trajectory.policy
     if transcript.tools:
         agent["tool_definitions"] = transcript.tools  # type: ignore[assignment]
     document: Document = {
@@ -173,10 +175,7 @@ def _metrics(said: Said, segment: Segment, *, is_first: bool) -> Document:
         "prompt_tokens": len(segment.prompt_ids) + turn.start,
         "completion_tokens": turn.stop - turn.start,
         "cached_tokens": min(turn.cached_tokens, len(segment.prompt_ids) + turn.start),
-        "completion_token_ids": segment.response_ids[turn.start : turn.stop],
-        "logprobs": segment.logprobs[turn.start : turn.stop],
         "extra": {
-            "policy_versions": segment.policy_versions[turn.start : turn.stop],
             "finish_reason": turn.finish_reason,
             "model_s": turn.model_s,
             **({} if turn.times is None else {"engine_times": turn.times.model_dump()}),
@@ -184,11 +183,20 @@ def _metrics(said: Said, segment: Segment, *, is_first: bool) -> Document:
             **({} if turn.reward is None else {"reward": turn.reward}),
         },
     }
+    if turn.policy is None:
+        _add_tokens(metrics, said, segment, is_first=is_first)
+    return metrics
+
+
+def _add_tokens(metrics: Document, said: Said, segment: Segment, *, is_first: bool) -> None:
+    place = slice(said.turn.start, said.turn.stop)
+    metrics["completion_token_ids"] = segment.response_ids[place]
+    metrics["logprobs"] = segment.logprobs[place]
+    metrics["extra"]["policy_versions"] = segment.policy_versions[place]
     if is_first:
         metrics["prompt_token_ids"] = segment.prompt_ids
     if said.context_ids:
         metrics["extra"]["context_token_ids"] = said.context_ids
-    return metrics
 
 
 def _final_metrics(steps: Sequence[Document]) -> Document:

@@ -7,9 +7,9 @@ yields exactly the sampled tokens: templates drop the reasoning of earlier turns
 from collections.abc import Iterator
 from typing import Any
 
-from prorl_service.client.trainable import trained_masks
+from prorl_service.client.trainable import is_cut_off, trained_masks
 from prorl_service.exports.transcript import ExportRecord, Transcriber, Transcript
-from prorl_service.schemas import Segment
+from prorl_service.schemas import Rollout, Segment
 
 Row = dict[str, Any]
 
@@ -42,15 +42,17 @@ def rows(
 ) -> Iterator[Row]:
     """Yields a row a segment, except those with an unreadable prompt or without a reply and, unless
     `all_segments`, those that trainers do not learn from (`trained_masks`): who trains on a row
-    learns all of its replies. `is_abandoned`, `is_replayed` and `turn_rewards` have an entry for
-    each turn."""
+    learns all of its replies. Main conversations of a model behind an API are learnt from as text.
+    `is_abandoned`, `is_replayed` and `turn_rewards` have an entry for each turn."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return
-    segments, trained = rollout.trajectory.segments, map(any, trained_masks(rollout))
+    policy, segments = rollout.trajectory.policy, rollout.trajectory.segments
+    trained = map(any, trained_masks(rollout))
     transcripts = transcriber.transcripts(record)
     for segment, transcript, is_trained in zip(segments, transcripts, trained, strict=True):
-        if transcript.prompt is None or not transcript.said or not (is_trained or all_segments):
+        is_taught = is_trained or _is_an_apis(rollout, segment)
+        if transcript.prompt is None or not transcript.said or not (is_taught or all_segments):
             continue
         yield {
             "messages": transcript.messages,
@@ -63,7 +65,7 @@ def rows(
             "is_abandoned": [said.turn.is_abandoned for said in transcript.said],
             "is_replayed": [said.turn.is_replayed for said in transcript.said],
             "turn_rewards": [said.turn.reward for said in transcript.said],
-            "exact": _is_exact(transcript, segment, transcriber),
+            "exact": policy is None and _is_exact(transcript, segment, transcriber),
             "whole": transcript.is_whole,
             "rollout_id": rollout.rollout_id,
             "group_id": rollout.group_id,
@@ -73,6 +75,14 @@ def rows(
             "kind": segment.kind,
             "is_trained": is_trained,
         }
+
+
+def _is_an_apis(rollout: Rollout, segment: Segment) -> bool:
+    """Returns whether it is the conversation of a model behind an API that ended by itself: text to
+    imitate, though its tokens are not trained on."""
+    found = rollout.trajectory
+    is_text = found is not None and found.policy is not None and not is_cut_off(found)
+    return is_text and rollout.reward is not None and segment.kind == "main"
 
 
 def _is_exact(transcript: Transcript, segment: Segment, transcriber: Transcriber) -> bool:

@@ -41,9 +41,10 @@ def rows(record: ExportRecord, *, all_segments: bool = False) -> Iterator[Row]:
     """Yields a row a segment. Lists have the length of `input_ids`, prompt included; `labels` are
     the sampled ids that trainers learn from (`trained_masks`), or all of them with `all_segments`.
     `is_trained` says whether the row has any. `exact` says that the logprobs' distribution was not
-    truncated, so that importance ratios with them are exact. `token_rewards` sum to `reward`."""
+    truncated, so that importance ratios with them are exact. `token_rewards` sum to `reward`. Text
+    of a model behind an API gives no rows."""
     rollout = record.rollout
-    if rollout.trajectory is None:
+    if rollout.trajectory is None or rollout.trajectory.policy is not None:
         return
     segments, trained = rollout.trajectory.segments, trained_masks(rollout)
     for number, segment in enumerate(segments):

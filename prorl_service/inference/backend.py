@@ -24,11 +24,11 @@ from prorl_service.inference.engines.base import (
     Intake,
     Transfer,
     WeightSource,
-    read_models,
 )
 from prorl_service.inference.engines.http import HINTS, EngineHttp
 from prorl_service.inference.engines.kinds import AUTO, engine_class, recognised
 from prorl_service.schemas import LogprobsMode
+from prorl_service.tokens.chat import ChatFormat
 
 RESUME_TIMEOUT_S = 30.0
 INTAKE_TIMEOUT_S = 60.0
@@ -42,9 +42,15 @@ class Backend:
     """
 
     def __init__(
-        self, url: str, connections: Connections, api_key: str | None = None, kind: str = AUTO
+        self,
+        url: str,
+        connections: Connections,
+        api_key: str | None = None,
+        kind: str = AUTO,
+        model: str | None = None,
     ) -> None:
-        """`kind`: one of `ENGINES`, or "auto". Raises `InvalidRequest` for another."""
+        """`kind`: one of `ENGINES`, or "auto". `model`: to ask an API for. Raises `InvalidRequest`
+        for another kind."""
         self.http = EngineHttp(url, connections, api_key)
         self.vocab_size = INT32_END
         """Bound of the ids in prompts and answers, lowered once the model is known."""
@@ -55,6 +61,7 @@ class Backend:
         self._intake: Intake | None = None
         self._processes = routers.Processes(self.url)
         self._become(engine_class(kind))
+        self.engine.model_name = model or ""
 
     def _become(self, kind: type[Engine]) -> None:
         self.engine = kind(self.http)
@@ -72,11 +79,17 @@ class Backend:
     async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
         """Asks what the engine serves, and with which weights."""
         async with self.http.budget(timeout_s):
-            info = await self.http.ask("GET", "/v1/models", read_models)
+            info = await self.engine.serves()
             kind = recognised(info) if self.kind == AUTO else engine_class(self.kind)
             if type(self.engine) is not kind:
                 self._become(kind)
             return await self.engine.describe(info)
+
+    def know(self, chat: ChatFormat) -> None:
+        """Takes the format of the model that it serves."""
+        self.engine.chat = chat
+        if chat.vocab_size is not None:
+            self.vocab_size = chat.vocab_size
 
     async def is_healthy(self, *, timeout_s: float) -> bool:
         """Returns whether the engine's process is alive; a paused engine is healthy, too."""

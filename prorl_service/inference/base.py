@@ -23,6 +23,8 @@ class Generation:
     labels: frozenset[str] = frozenset()
     """Labels of the weights that sampled it; empty if the engine keeps none."""
     logprobs_mode: LogprobsMode = "processed"
+    policy: str | None = None
+    """Name of a model behind an API, whose text this is; None: the engine sampled the ids."""
     times: EngineTimes | None = None
     """The engine's own; None if its answers do not tell."""
 

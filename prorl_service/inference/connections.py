@@ -5,8 +5,9 @@ aiohttp (docs/architecture.md). Knows nothing of routes or JSON.
 """
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Literal
 
 import pycurl
@@ -31,6 +32,8 @@ class Unreachable(Exception):
 class HttpAnswer:
     status: int
     content: bytes
+    retry_after: bytes = b""
+    """Value of that header in a refusal."""
 
 
 class Connections:
@@ -100,10 +103,18 @@ class Connections:
             raise
         if b"\r\n" not in head:  # libcurl takes this for an empty answer
             raise Unreachable("it closed the connection before it answered")
-        answer = HttpAnswer(handle.getinfo(pycurl.RESPONSE_CODE), b"".join(content.parts))
+        status = handle.getinfo(pycurl.RESPONSE_CODE)
+        retry_after = b"" if status == HTTPStatus.OK else _value(head, b"retry-after")
+        answer = HttpAnswer(status, b"".join(content.parts), retry_after)
         handle.reset()
         self._idle.append(handle)
         return answer
+
+
+def _value(head: Sequence[bytes], name: bytes) -> bytes:
+    """Returns a header's value; empty if the answer has none."""
+    headers = (line.partition(b":") for line in head)
+    return next((value.strip() for key, _, value in headers if key.lower() == name), b"")
 
 
 class _AnswerBody:

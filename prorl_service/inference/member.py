@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prorl_service.errors import (
+    BackendBusy,
     BackendError,
     BackendLent,
     BackendRejected,
@@ -316,6 +317,9 @@ class PoolMember:
         except BackendLent:
             clock.refund(began_s)
             self._note_loan()
+            raise
+        except BackendBusy:  # it serves; others' calls need not know
+            clock.refund(began_s)
             raise
         except BackendError as error:
             clock.refund(began_s)

@@ -15,14 +15,14 @@ from contextlib import suppress
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from prorl_service.errors import NotFound, OwnedByAnother
+from prorl_service.errors import Conflict, NotFound, OwnedByAnother
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.member import LENT, PoolMember
 from prorl_service.inference.model import CurrentModel, OtherModel
 from prorl_service.inference.routing import EngineLoad
 from prorl_service.inference.weights.updates import WeightUpdates
-from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
+from prorl_service.schemas import API_KIND, BackendSpec, BackendState, BackendStatus
 from prorl_service.utils.leases import Lease
 from prorl_service.utils.tasks import TaskOwner
 
@@ -80,7 +80,8 @@ class Membership:
         """See `BackendPool.add`."""
         self.check_owner(spec.owner)
         self._check_training(spec.training)
-        backend = Backend(spec.url, self._connections, spec.api_key, spec.kind)
+        self._check_api(spec.kind)
+        backend = Backend(spec.url, self._connections, spec.api_key, spec.kind, spec.model)
         member = PoolMember(backend, spec, EngineLoad(self._max_calls_of(spec)), self._on_change)
         while known := self._members.get(member.backend_id):
             if known.monitor is not None:
@@ -121,6 +122,16 @@ class Membership:
                     f"it has other engines already: {member.backend_id}",
                     hint="engines that get their weights from their trainer sample alone: start a "
                     "service without --backend for each such training",
+                )
+
+    def _check_api(self, kind: str) -> None:
+        """Raises `Conflict` for a model behind an API beside engines: its tokens are others."""
+        for member in self._members.values():
+            if (member.spec.kind == API_KIND) is not (kind == API_KIND):
+                raise Conflict(
+                    f"it has {member.backend_id} already: models behind an API and engines that "
+                    "take tokens are not used together",
+                    hint="start a service for each",
                 )
 
     def remove(self, backend_id: str) -> BackendStatus:
@@ -200,8 +211,7 @@ class Membership:
             model = await self._model.agree(
                 member.backend_id, member.spec, info, lambda: not member.is_removed
             )
-            if model.chat.vocab_size is not None:
-                member.backend.vocab_size = model.chat.vocab_size
+            member.backend.know(model.chat)
             await self._updates.bring_up_to_date(member, info)
             await member.check_logprobs()
             member.answered_at = asyncio.get_running_loop().time()

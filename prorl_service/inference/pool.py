@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from prorl_service.errors import NotTrainable
 from prorl_service.inference.cache_budget import CacheBudget
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
@@ -25,6 +26,7 @@ from prorl_service.inference.session import RolloutSession
 from prorl_service.inference.weights.spool import WeightSpool
 from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import (
+    API_KIND,
     BackendSpec,
     BackendState,
     BackendStatus,
@@ -237,9 +239,21 @@ class BackendPool:
         refusal = self.weights.pushed.refusal
         return None if refusal is None else refusal.error().message
 
+    def check_trainable(self) -> None:
+        """Raises `NotTrainable` if the policy is a model behind an API."""
+        for member in self._members.values():
+            if member.spec.kind == API_KIND:
+                raise NotTrainable(
+                    f"the policy of this service is {member.spec.model}, a model behind an API: it "
+                    "gives text without token ids or logprobs, and cannot be trained",
+                    hint="train with engines (vLLM, SGLang, prorl engine); evaluate with this "
+                    "service, or export its rollouts for fine-tuning",
+                )
+
     def check_training(self, training: str) -> None:
-        """Raises `PolicyTaken` and `PolicyUnclaimed` unless rollouts for this training would begin
-        with its own policy."""
+        """Raises `NotTrainable`, `PolicyTaken` and `PolicyUnclaimed` unless rollouts for this
+        training would begin with its own policy."""
+        self.check_trainable()
         self.owner.check(training)
         wanted = self.weights.wanted
         if wanted is not None:

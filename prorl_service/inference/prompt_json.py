@@ -31,6 +31,10 @@ class EncodedPrompt:
     def __len__(self) -> int:
         return len(self._ids)
 
+    @property
+    def ids(self) -> Sequence[int]:
+        return self._ids
+
     def extended(self, ids: Sequence[int]) -> "EncodedPrompt":
         return EncodedPrompt(self._ids + array("i", ids), before=self)
 

@@ -4,12 +4,14 @@ A call that fails for a passing reason is retried elsewhere with exactly the sam
 of earlier turns keep their logprobs and policy versions; nothing of the failed call is kept.
 """
 
+import asyncio
 import logging
+import random
 from array import array
 from collections.abc import Sequence
 
 from prorl_service import metrics
-from prorl_service.errors import BackendError, BackendLent
+from prorl_service.errors import BackendBusy, BackendError, BackendLent
 from prorl_service.inference.base import Generation
 from prorl_service.inference.cache_budget import CacheBudget, CachePlace
 from prorl_service.inference.dispatch import Dispatch
@@ -24,6 +26,11 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 """Attempts of one call. Waiting for an engine that is down or lent uses up no attempt."""
+
+MAX_BUSY = 8
+"""Refusals of one call for want of patience, which are no failed attempts."""
+LONGEST_BUSY_S = 60.0
+"""Longest wait in seconds after a refusal that does not say how long."""
 
 MAX_PROMPTS = 8
 """Most prompts whose JSON is kept for the calls that continue them."""
@@ -73,6 +80,7 @@ class RolloutSession:
             prompt, sampling, max_tokens, seed, self._rollout_id, stop_token_ids, stop
         )
         failed: list[PoolMember] = []
+        busy = 0
         while True:
             pinned = self._member.backend_id if self._member else None
             request = RouteRequest(self._rollout_id, pinned, len(prompt), max_tokens)
@@ -93,6 +101,11 @@ class RolloutSession:
                 return answer
             except BackendLent:
                 continue
+            except BackendBusy as error:
+                busy += 1
+                if busy == MAX_BUSY:
+                    raise
+                await self._wait(error.retry_after_s or min(2.0 ** (busy - 1), LONGEST_BUSY_S))
             except BackendError as error:
                 failed.append(member)
                 if not error.retryable or len(failed) == MAX_ATTEMPTS:
@@ -101,6 +114,14 @@ class RolloutSession:
                 metrics.call_failed_over()
             finally:
                 self._dispatch.end(request, member)
+
+    async def _wait(self, seconds: float) -> None:
+        """Waits somewhat longer: calls that were refused together come back one by one."""
+        self._clock.stop()
+        try:
+            await asyncio.sleep(seconds * random.uniform(1.0, 1.25))
+        finally:
+            self._clock.start()
 
     def _encoded(self, prompt_ids: Sequence[int]) -> EncodedPrompt:
         ids = array("i", prompt_ids)

@@ -60,6 +60,7 @@ from prorl_service.schemas.rollouts import content_start as content_start
 from prorl_service.schemas.rollouts import logprobs_mode_of as logprobs_mode_of
 from prorl_service.schemas.rollouts import sampled_tokens as sampled_tokens
 from prorl_service.schemas.service import ADAPTER_CONFIG as ADAPTER_CONFIG
+from prorl_service.schemas.service import API_KIND as API_KIND
 from prorl_service.schemas.service import Backends as Backends
 from prorl_service.schemas.service import BackendSpec as BackendSpec
 from prorl_service.schemas.service import BackendState as BackendState

@@ -176,6 +176,11 @@ class Turn(WireModel):
     logprobs_mode: LogprobsMode = Field(
         "processed", exclude_if=lambda mode: mode == "processed", description="That of the engine."
     )
+    policy: str | None = Field(
+        None,
+        exclude_if=lambda policy: policy is None,
+        description="The model behind an API that wrote it; absent if an engine sampled it.",
+    )
     started_at: float | None = Field(None, description="Unix time in seconds.")
 
 
@@ -217,6 +222,13 @@ class Trajectory(WireModel):
         "processed",
         description="'processed': its engines were seen to give logprobs of the distribution that "
         "they sample from. 'unknown': not all were.",
+    )
+    policy: str | None = Field(
+        None,
+        exclude_if=lambda policy: policy is None,
+        description="The model behind an API that wrote its turns. It gave text: the tokens are "
+        "the service's own, without logprobs, and no segment is trained on. Absent if engines "
+        "sampled the tokens.",
     )
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 from uuid import uuid4
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from prorl_service.schemas.base import MAX_INT32, MAX_LEASE_S, Id, WireModel
 from prorl_service.schemas.rollouts import Blame, EngineTimes, RolloutState, Stage
@@ -15,6 +15,10 @@ SECRET_IN_URL = (
     "`--backend-key-file FILE`, PRORL_BACKEND_KEY or `api_key`"
 )
 ENGINE_URL = r"^https?://[^/\s?#@]+/?$"
+API_URL = r"^https?://[^\s?#@]+$"
+"""URL of a model behind an API, which may have a path."""
+API_KIND = "openai"
+"""Kind of a model behind an API, which takes messages instead of tokens."""
 
 
 TrainingId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,60}$")]
@@ -88,11 +92,20 @@ class BackendSpec(WireModel):
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    url: str = Field(pattern=ENGINE_URL)
-    tokenizer: str | None = None
     kind: Id = Field(
-        "auto", description="Kind of engine, such as vllm; auto: it is asked which one it is."
+        "auto",
+        description="Kind of engine, such as vllm; auto: it is asked which one it is. openai: a "
+        "model behind an OpenAI-compatible API, whose rollouts are text that nobody trains on.",
     )
+    model: str | None = Field(
+        None,
+        pattern=r"^[!-~]{1,255}$",
+        validate_default=True,
+        exclude_if=lambda model: model is None,
+        description="The model's name, for `openai` alone.",
+    )
+    url: str = Field(pattern=API_URL, description="With a path, such as /v1, for `openai` alone.")
+    tokenizer: str | None = None
     api_key: str | None = Field(
         None,
         pattern=r"^[!-~]{1,4096}$",
@@ -127,13 +140,21 @@ class BackendSpec(WireModel):
         "calls fail or stay without an answer; null: once a second.",
     )
 
+    @field_validator("model")
+    @classmethod
+    def _belongs_to_an_api(cls, model: str | None, info: ValidationInfo) -> str | None:
+        if (info.data.get("kind") == API_KIND) is (model is None):
+            raise ValueError(f"belongs to kind {API_KIND}, which needs it: the model's name there")
+        return model
+
     @field_validator("url", mode="before")
     @classmethod
-    def _can_be_shown_and_called(cls, url: object) -> object:
+    def _can_be_shown_and_called(cls, url: object, info: ValidationInfo) -> object:
         """Refuses secrets in URLs, which are shown everywhere."""
+        pattern = API_URL if info.data.get("kind") == API_KIND else ENGINE_URL
         if isinstance(url, str) and "@" in url:
             raise ValueError(SECRET_IN_URL)
-        if isinstance(url, str) and not re.fullmatch(ENGINE_URL, url):
+        if isinstance(url, str) and not re.fullmatch(pattern, url):
             raise ValueError("is not an engine's URL; write it as http://HOST:PORT")
         return url
 

@@ -28,6 +28,7 @@ from prorl_service.gateway.harnesses import preset
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.pushed import PushedWeights
+from prorl_service.net.chat_model import ChatModel
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.rollouts.executor import RolloutExecutor
@@ -95,6 +96,7 @@ async def rollout_service(
         _add_presets(settings.preset)
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
+        user_config = settings.user.config()
         environments = settings.openenv.servers()
         network = settings.sandboxes.network()
         gyms = settings.nemo_gym.servers()
@@ -112,6 +114,9 @@ async def rollout_service(
         judge = None
         if judge_config is not None:
             judge = await stack.enter_async_context(Judge(judge_config))
+        user = None
+        if user_config is not None:
+            user = await stack.enter_async_context(ChatModel(user_config))
         await stack.enter_async_context(environments)
         await stack.enter_async_context(gyms)
         operator_services = OperatorServices(
@@ -120,6 +125,7 @@ async def rollout_service(
             nemo_gym=gyms,
             openenv=environments,
             network=network,
+            user=user,
         )
         pipeline = Pipeline(
             kept.journal,

@@ -30,7 +30,9 @@ async def create_sampler(
     service: ServiceDep,
     training: TrainingHeader = None,
 ) -> SamplerStatus:
-    """Makes a sampler, or joins an equal one. A 409 if it exists with another specification."""
+    """Makes a sampler, or joins an equal one. A 409 if it exists with another specification, and
+    for a policy that cannot be trained."""
+    service.backends.check_trainable()
     _check_training(service, training)
     body.training = body.training or training or service.backends.owner.key
     return await service.samplers.create(sampler_id, body)

@@ -116,7 +116,9 @@ class Service:
 
     async def claim_policy(self, claim: PolicyClaim) -> PolicyLease:
         """Gives the policy to a training, and ends what it was for: rollouts, samplers and engines
-        of the training that had it. Raises like `PolicyOwner.claim`, and `JournalError`."""
+        of the training that had it. Raises like `PolicyOwner.claim`, `NotTrainable` and
+        `JournalError`."""
+        self.backends.check_trainable()
         owner, key = self.backends.owner, claim.training.key
         if owner.claim(claim):
             await self.journal.remember(POLICY, owner.to_json())

@@ -13,9 +13,11 @@ from cyclopts import Parameter
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 from pydantic.dataclasses import dataclass
 
+from prorl_service.agents.dialogue.user import KEY_VARIABLE as USER_KEY_VARIABLE
 from prorl_service.errors import ProRLError, problems_of
 from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
+from prorl_service.net.chat_model import ChatModelConfig
 from prorl_service.net.credentials import state_directory, take_key, take_token, tokens_file
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.endpoint import KEY_VARIABLE, JudgeConfig
@@ -23,8 +25,9 @@ from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.egress.addresses import read_range
 from prorl_service.sandbox.egress.policy import WEB_PORTS, Rules
-from prorl_service.schemas import BackendSpec
+from prorl_service.schemas import API_KIND, BackendSpec
 from prorl_service.shelf.policy import ShelfOptions
+from prorl_service.tokens import message_tokens
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.tools.openenv.servers import OpenEnvServers
 from prorl_service.tools.spec import McpSpec, NemoGymSpec, OpenEnvSpec, is_base_url
@@ -42,22 +45,32 @@ def panel(title: str) -> Parameter:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     backend: tuple[str, ...] = ()
-    """URL of an inference engine, which joins as soon as it answers. Repeatable. Trainers bring
-    their own."""
+    """URL of an inference engine, which joins as soon as it answers, or 'openai:MODEL@URL' for a
+    model behind an API, with '/v1', to evaluate and to make data. Repeatable. Trainers bring their
+    own."""
     backend_key_file: Path | None = None
     """File with the key of these engines (default: PRORL_BACKEND_KEY, if set)."""
     tokenizer: str | None = None
-    """Directory or hub name of the tokenizer (default: the engine's model)."""
+    """Directory or hub name of the tokenizer (default: the engine's model; bytes for a model behind
+    an API)."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
         """Returns the engines. Always takes the key out of the environment. Raises `ProRLError`."""
         key = take_key("PRORL_BACKEND_KEY", self.backend_key_file, "the engines' key")
         try:
-            return tuple(
-                BackendSpec(url=url, tokenizer=self.tokenizer, api_key=key) for url in self.backend
-            )
+            return tuple(self._spec(backend, key) for backend in self.backend)
         except ValidationError as error:
             raise ProRLError(f"--backend: {problems_of(error)}") from None
+
+    def _spec(self, backend: str, key: str | None) -> BackendSpec:
+        """Raises `ValidationError`."""
+        if not backend.startswith(f"{API_KIND}:"):
+            return BackendSpec(url=backend, tokenizer=self.tokenizer, api_key=key)
+        model, _, url = backend.removeprefix(f"{API_KIND}:").rpartition("@")
+        tokenizer = self.tokenizer and message_tokens.PREFIX + self.tokenizer
+        return BackendSpec(
+            kind=API_KIND, model=model, url=url.rstrip("/"), tokenizer=tokenizer, api_key=key
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +267,28 @@ class JudgeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserOptions:
+    user_url: str | None = None
+    """OpenAI-compatible endpoint, with '/v1', of a model that plays users in dialogues."""
+    user_model: str = ""
+    """Name of that model there."""
+    user_key_file: Path | None = None
+    """File with its key (default: PRORL_USER_KEY, if set)."""
+    user_max_calls: PositiveInt = 16
+    """Most calls in flight at it; more wait."""
+
+    def config(self) -> ChatModelConfig | None:
+        """Returns the user's model, if there is one. Always takes its key out of the environment.
+        Raises `ProRLError`."""
+        key = take_key(USER_KEY_VARIABLE, self.user_key_file, "the simulated user's key")
+        if self.user_url is not None:
+            return ChatModelConfig("user", self.user_url, self.user_model, key, self.user_max_calls)
+        if self.user_model or self.user_key_file:
+            raise ProRLError("a simulated user needs a URL: --user-url http://host:port/v1")
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     otel_endpoint: str | None = None
     """URL of an OpenTelemetry collector, which is sent a trace of each ended rollout by OTLP over
@@ -294,6 +329,7 @@ class ServiceSettings:
     nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions()
     openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions()
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
+    user: Annotated[UserOptions, panel("Tools and judge")] = UserOptions()
     traces: Annotated[TraceOptions, panel("Traces")] = TraceOptions()
 
 

@@ -49,6 +49,7 @@ def text_of(
     trajectory = rollout.trajectory
     turns = [] if trajectory is None else list(_turns(trajectory, prompt, chat))
     no_model = NO_MODEL if turns and chat is None else ""
+    origin = _origin(trajectory)
     return RolloutText(
         rollout=row,
         group_size=group.n,
@@ -63,8 +64,15 @@ def text_of(
         replay=rollout.replay,
         report=rollout.report,
         siblings=siblings_of(group, siblings),
-        notice="; ".join(filter(None, (notice, no_model))),
+        notice="; ".join(filter(None, (notice, no_model, origin))),
     )
+
+
+def _origin(trajectory: Trajectory | None) -> str:
+    """Returns a notice on tokens that nobody has sampled; "" for others."""
+    if trajectory is None or trajectory.policy is None:
+        return ""
+    return f"text of {trajectory.policy} behind an API: these tokens are not its own"
 
 
 def siblings_of(group: Group, rows: Sequence[RolloutRow]) -> list[Sibling]:
@@ -201,5 +209,5 @@ def tokens_of(
         ],
         mask=mask,
         versions=[None if one == NOT_SAMPLED else one for one in versions],
-        notice="" if chat is not None else NO_MODEL,
+        notice=_origin(trajectory) if chat is not None else NO_MODEL,
     )

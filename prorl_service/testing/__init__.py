@@ -10,7 +10,7 @@ from prorl_service.testing.fakes import (
 )
 from prorl_service.testing.playing import Played, play
 from prorl_service.testing.replies import Reply, call
-from prorl_service.testing.stubs import StubEngine, StubJudge, safetensors
+from prorl_service.testing.stubs import StubApi, StubEngine, StubJudge, safetensors
 
 __all__ = [
     "Answer",
@@ -19,6 +19,7 @@ __all__ = [
     "Played",
     "Reply",
     "ScriptedGenerator",
+    "StubApi",
     "StubEngine",
     "StubJudge",
     "call",

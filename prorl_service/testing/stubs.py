@@ -34,25 +34,49 @@ def refusal(status: int, message: str = "stub", kind: str = "stub") -> JSONRespo
     return JSONResponse({"error": {"type": kind, "message": message}}, status)
 
 
-class StubJudge(Loopback):
-    """An OpenAI-compatible endpoint over real HTTP; each reply is a function of the messages.
+Messages = list[dict[str, Any]]
 
-    `async with StubJudge(...) as judge`; its base URL is `judge.url`. The first calls fail with
-    `statuses`, one each; `latency_s` delays all calls. `requests` are the bodies, `headers` their
-    headers, `most_in_flight` is the peak of concurrent calls.
+
+class StubApi(Loopback):
+    """An OpenAI-compatible endpoint over real HTTP; each reply is a function of the messages: a
+    text, or the message's fields, with its `finish_reason` if that is another than "stop".
+
+    `async with StubApi(...) as api`; its base URL is `api.url`, with or without /v1. The first
+    calls fail with `statuses`, one each, and with `retry_after` if that is set; `latency_s` delays
+    all calls. With an `api_key` it refuses calls without. `requests` are the bodies, `headers`
+    their headers, `most_in_flight` is the peak of concurrent calls.
     """
 
-    def __init__(self, reply: Callable[[list[dict[str, str]]], str]) -> None:
+    def __init__(
+        self, reply: Callable[[Messages], str | Mapping[str, Any]], *, model: str = "stub"
+    ) -> None:
         self.statuses: list[int] = []
+        self.retry_after = ""
         self.latency_s = 0.0
+        self.api_key: str | None = None
         self.requests: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.in_flight = 0
         self.most_in_flight = 0
-        self._reply = reply
+        self._reply_to = reply
+        self._model = model
 
     def routes(self) -> Mapping[str, Handler]:
-        return {"/chat/completions": self._complete}
+        own = {"/chat/completions": self._complete, "/models": self._listed}
+        return own | {f"/v1{path}": handler for path, handler in own.items()}
+
+    async def respond(self, request: Request) -> Response:
+        given = request.headers.get("Authorization")
+        if self.api_key is not None and given != f"Bearer {self.api_key}":
+            return refusal(401, f"Incorrect API key provided: {given}", "invalid_request_error")
+        return await super().respond(request)
+
+    async def reply(self, body: Mapping[str, Any]) -> str | Mapping[str, Any]:
+        """Returns the reply to a request. Raises `ValueError` to refuse it, with the reason."""
+        return self._reply_to(body["messages"])
+
+    async def _listed(self, request: Request) -> Response:
+        return JSONResponse({"data": [{"id": self._model, "object": "model"}]})
 
     async def _complete(self, request: Request) -> Response:
         body = await request.json()
@@ -65,9 +89,20 @@ class StubJudge(Loopback):
         finally:
             self.in_flight -= 1
         if self.statuses:
-            return Response("stub", self.statuses.pop(0))
-        message = {"role": "assistant", "content": self._reply(body["messages"])}
-        return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
+            headers = {"Retry-After": self.retry_after} if self.retry_after else {}
+            return Response("stub", self.statuses.pop(0), headers)
+        try:
+            reply = await self.reply(body)
+        except ValueError as error:
+            return refusal(400, str(error))
+        message = {"content": reply} if isinstance(reply, str) else dict(reply)
+        reason = message.pop("finish_reason", "stop")
+        choice = {"message": {"role": "assistant", **message}, "finish_reason": reason}
+        return JSONResponse({"choices": [choice]})
+
+
+class StubJudge(StubApi):
+    """A judge's endpoint."""
 
 
 class StubEngine(Loopback):

@@ -21,7 +21,7 @@ from typing import Any
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
 from prorl_service.schemas.tokenizer_digest import text_digest, tokenizer_digest
-from prorl_service.tokens import model_files, probe
+from prorl_service.tokens import message_tokens, model_files, probe
 from prorl_service.tokens.formats import PLAIN, Reply, ReplyFormat, ToolCall, ToolSchema, named
 from prorl_service.tokens.messages import defused, fold_systems, rendered
 from prorl_service.tokens.model_files import ModelFiles
@@ -79,8 +79,11 @@ class ChatFormat:
 
     @classmethod
     def load(cls, model: str | Path, reply_format: str | None = None) -> "ChatFormat":
-        """Loads the format of a model by its directory or name. Raises `InvalidRequest`."""
-        return cls(model_files.load(model), reply_format)
+        """Loads the format of a model by its directory or name, or that of `message_tokens`.
+        Raises `InvalidRequest`."""
+        is_ours = isinstance(model, str) and model.startswith(message_tokens.PREFIX)
+        load = message_tokens.load if is_ours else model_files.load
+        return cls(load(str(model)), reply_format)
 
     def prompt_ids(
         self,

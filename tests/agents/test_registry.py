@@ -19,8 +19,8 @@ class {0}(MathAgent):
 """
 PACKAGE = AGENT.format("Poet", "poet")
 NAMES = [
-    *("code", "harbor", "harness", "math", "nemo_gym", "openenv", "poet", "reasoning_gym"),
-    *("rubric", "stem", "swe"),
+    *("code", "dialogue", "harbor", "harness", "math", "nemo_gym", "openenv", "poet"),
+    *("reasoning_gym", "rubric", "stem", "swe"),
 ]
 FORM = "write it as 'package.module:Class'"
 
@@ -162,7 +162,7 @@ def test_functions_of_a_file_can_be_sent_to_scoring_processes(tmp_path: Path) ->
         (
             "nobody",
             "no agent 'nobody'",
-            "there are code, harbor, harness, math, nemo_gym, openenv,",
+            "there are code, dialogue, harbor, harness, math, nemo_gym, openenv,",
         ),
         ("bards.py", "names no class", "write it as 'bards.py:Class'"),
         ("nowhere.py:Bard", "there is no file", ""),

@@ -10,6 +10,8 @@ import pytest
 
 from prorl_service import local
 from prorl_service.schemas import Rollout, RolloutState
+from prorl_service.testing import StubApi
+from tests.agents.dialogue.shop import answers, whole_task
 from tests.cli.called import called
 from tests.cli.try_process import (
     COMMAND,
@@ -129,7 +131,7 @@ def test_a_traceback_begins_in_the_authors_own_code(tmp_path: Path) -> None:
         ("my_agents.py", "agent 'my_agents.py' names no class", "write it as"),
         ("my_agents.py:Gues", "my_agents has no Gues", "Guess, Picky"),
         ("nowhere.py:Guess", "there is no file", ""),
-        ("nobody", "no agent 'nobody'", "there are code, harbor, harness"),
+        ("nobody", "no agent 'nobody'", "there are code, dialogue, harbor"),
         ("broken.py:Guess", "broken.py, line 2: SyntaxError: '(' was never closed", ""),
         ("my_agents.py:Unready", "Unready.prompt raised KeyError: 'nothing'", ""),
     ],
@@ -401,3 +403,32 @@ def test_an_unknown_program_is_one_line(harness: str, problem: str, tmp_path: Pa
     assert tried.returncode == 2
     assert problem in tried.stderr
     assert "Traceback" not in tried.stderr
+
+
+def test_a_person_plays_the_policy_and_talks_with_a_user(tmp_path: Path) -> None:
+    typed = "\nWhich order?\nlook_up " + json.dumps({"table": "orders", "id": "17"})
+    with StubApi(answers).in_thread() as user:
+        of_user = ["--user-url", f"{user.url}/v1", "--user-model", "person"]
+        options = [*of_user, "--json", "saved.jsonl"]
+        task = whole_task(changes={}).model_dump_json()
+        command = [*COMMAND, "dialogue", "--task", task, "--replies", "-", *options]
+        tried = done(command, tmp_path, stdin=f"{typed}\nDone.\n")
+        [rollout] = saved(tmp_path / "saved.jsonl")
+        ended = done(command, tmp_path, stdin="Which order?\n")
+    assert tried.returncode == 0, tried.stderr
+    assert "tools: look_up, change, remove" in tried.stderr
+    shown = [line for line in tried.stderr.splitlines() if line.startswith(("user", "tool: "))]
+    assert shown == [
+        "user: I want tea instead of milk.",
+        "user: Order 17.",
+        'tool: {"item": "milk", "count": 2, "paid": false}',
+    ]
+    assert (rollout.reward, rollout.trajectory and rollout.trajectory.policy) == (1.0, "person")
+    assert ended.returncode == 1
+    assert "no more replies were typed" in ended.stdout
+
+
+def test_standard_input_is_read_once(tmp_path: Path) -> None:
+    refused = done([*COMMAND, "math", "--task", "-", "--replies", "-"], tmp_path, stdin="{}")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("prorl: --task - and --replies - both read standard input")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from recipes.dialogue.user import customer
 from scripts.documentation.markdown import Page
 from scripts.documentation.pages import ROOT
 from tests.cli.try_process import COMMAND, done
@@ -31,6 +32,19 @@ def test_the_task_is_graded_as_its_page_shows(tmp_path: Path) -> None:
         right_jsonl=blocks("tasks.md", "text")[0],
     )
     assert untimed(blocks("tasks.md", "")[0]) in tried(blocks("tasks.md", "sh")[0], tmp_path)
+
+
+def test_the_dialogue_goes_as_its_page_shows(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        order_json=blocks("dialogue.md", "json")[0],
+        replies_txt=blocks("dialogue.md", "text")[0],
+    )
+    command = blocks("dialogue.md", "sh")[1].splitlines()[1]
+    with customer().in_thread() as user:
+        shown = tried(command.replace("http://127.0.0.1:8090", user.url), tmp_path)
+    assert untimed(blocks("dialogue.md", "")[0]) in shown
+    assert "goal_reached  1" in shown
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.errors import BackendBusy, BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
@@ -179,7 +179,7 @@ async def test_an_abort_before_the_first_token_is_an_empty_generation(kind: str)
         (401, BackendRejected, False),
         (403, NotOffered, False),
         (404, NotOffered, False),
-        (429, BackendUnavailable, True),
+        (429, BackendBusy, True),
         (500, BackendError, True),
         (502, BackendError, True),
         (503, BackendUnavailable, True),

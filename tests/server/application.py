@@ -132,9 +132,11 @@ class Settings:
                 os.environ["PRORL_BACKEND_KEY"] = spec.api_key
         tokenizers = {spec.tokenizer for spec in self.backends} or {None}
         assert len(tokenizers) == 1
-        return EngineOptions(
-            backend=tuple(spec.url for spec in self.backends), tokenizer=tokenizers.pop()
-        )
+        return EngineOptions(backend=tuple(map(_option, self.backends)), tokenizer=tokenizers.pop())
+
+
+def _option(spec: BackendSpec) -> str:
+    return spec.url if spec.model is None else f"{spec.kind}:{spec.model}@{spec.url}"
 
 
 @asynccontextmanager

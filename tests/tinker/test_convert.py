@@ -79,6 +79,15 @@ def test_failed_rollouts_and_groups_of_one_reward_give_none() -> None:
     assert len(samples(FAILED, done(1.0), done(0.0))) == 2
 
 
+def test_text_of_a_model_behind_an_api_gives_none() -> None:
+    others = [done(reward) for reward in (0.0, 1.0)]
+    for one in others:
+        assert one.trajectory is not None
+        one.trajectory.policy = "gpt"
+    assert samples(*others) == []
+    assert len(samples(*others, done(1.0), done(0.0))) == 2
+
+
 def test_a_rollout_that_was_cut_off_counts_in_the_baseline_alone() -> None:
     cut = done(0.0, finish_reason=FinishReason.LENGTH)
     [kept] = samples(done(1.0), cut)

@@ -22,6 +22,7 @@ from prorl_service.inference.engines.versions import (
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.sources import Broadcast, WeightDirectory, WeightFile, WeightSource
 from prorl_service.schemas import EngineGauges, EngineTimes, LogprobsMode, Sampling, StopReason
+from prorl_service.tokens.chat import ChatFormat
 
 __all__ = [
     "INT32_END",
@@ -162,11 +163,19 @@ class Engine(ABC):
 
     def __init__(self, http: EngineHttp) -> None:
         self.http = http
+        self.model_name = ""
+        """Name of the model to ask for, at an API that has several."""
+        self.chat: ChatFormat | None = None
+        """Format of the model, once it is known, for engines that take messages."""
 
     @property
     def needs_probes(self) -> bool:
         """True if the versions of its tokens are known only by asking."""
         return False
+
+    async def serves(self) -> EngineInfo:
+        """Returns what /v1/models says."""
+        return await self.http.ask("GET", "/v1/models", read_models)
 
     @abstractmethod
     async def describe(self, info: EngineInfo) -> EngineInfo:

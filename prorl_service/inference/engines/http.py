@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from prorl_service.errors import (
+    BackendBusy,
     BackendError,
     BackendLent,
     BackendRejected,
@@ -28,6 +29,9 @@ T = TypeVar("T")
 
 WEIGHTS_REJECTED = "WeightsRejected"
 """Error type with which an engine refuses weights before it has touched its own."""
+NO_QUOTA = "insufficient_quota"
+"""Error type with which APIs refuse an account without money, with the status 429."""
+MAX_RETRY_AFTER_S = 300
 LENT = "EngineLent"
 """Error type with which an engine hands calls back while its owner needs it."""
 
@@ -56,7 +60,7 @@ class EngineHttp:
 
     def __init__(self, url: str, connections: Connections, api_key: str | None = None) -> None:
         self.url = url.rstrip("/")
-        self.backend_id = self.url.split("://", 1)[1]
+        self.backend_id = self.url.split("://", 1)[1].partition("/")[0]
         self.api_key = api_key
         """Bearer token of every call to the engine."""
         self.hints = HINTS
@@ -124,7 +128,12 @@ class EngineHttp:
         log.debug("%s %s: %d %s", method, url, answer.status, reason)
         is_silent = method == "GET" or answer.status in SILENT_STATUSES
         text = f"{method} {url}: {answer.status} {'' if is_silent else reason}".rstrip()
-        return _error_of(text, answer.status, kind, self.hints.get(answer.status, ""))
+        hint = self.hints.get(answer.status, "")
+        if answer.status == HTTPStatus.TOO_MANY_REQUESTS and kind != NO_QUOTA:
+            busy = BackendBusy(text, hint=hint)
+            busy.retry_after_s = _seconds(answer.retry_after)
+            return busy
+        return _error_of(text, answer.status, kind, hint)
 
     @asynccontextmanager
     async def budget(self, timeout_s: float) -> AsyncIterator[Progress]:
@@ -157,12 +166,17 @@ def _reason_of(content: bytes) -> tuple[str, str]:
         return "", ""
 
 
+def _seconds(retry_after: bytes) -> int:
+    """Returns 0 if none are given, or a date."""
+    return min(int(retry_after), MAX_RETRY_AFTER_S) if retry_after.isdigit() else 0
+
+
 def _error_of(text: str, status: int, kind: str, hint: str) -> BackendError:
     if kind == WEIGHTS_REJECTED:
         return WeightsRejected(text)
     if kind == LENT:
         return BackendLent(text)
-    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return BackendUnavailable(text)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return BackendError(text)

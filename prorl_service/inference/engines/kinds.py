@@ -2,6 +2,7 @@
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.inference.engines.base import Engine, EngineInfo
+from prorl_service.inference.engines.openai import ApiModel
 from prorl_service.inference.engines.reference import ReferenceEngine
 from prorl_service.inference.engines.sglang import SglangEngine
 from prorl_service.inference.engines.vllm import VllmEngine
@@ -15,6 +16,7 @@ ENGINES: dict[str, type[Engine]] = {
         ReferenceEngine,
         SglangEngine,
         VllmEngine,
+        ApiModel,
     )
 }
 """Classes by kind."""
@@ -33,4 +35,5 @@ def engine_class(kind: str) -> type[Engine]:
 
 def recognised(info: EngineInfo) -> type[Engine]:
     """Returns the class of the engine that has described itself so."""
-    return next((one for one in ENGINES.values() if one.owned_by == info.owned_by), DEFAULT)
+    known = (one for one in ENGINES.values() if one.owned_by and one.owned_by == info.owned_by)
+    return next(known, DEFAULT)

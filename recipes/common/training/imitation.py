@@ -29,11 +29,12 @@ from prorl_service.tokens.ledger import Chain
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The model's replies, turn by turn, and the tools' answers between them: one answer fewer."""
+    """The model's replies, turn by turn, and the answers between them, one fewer: a tool's, as
+    text, or a message."""
 
     prompt: Prompt
     replies: Sequence[str]
-    answers: Sequence[str]
+    answers: Sequence[str | Message]
 
     def segment(self, chat: ChatFormat) -> Segment:
         """Returns exactly the tokens that the service would record; the mask is 1 on the replies.
@@ -42,10 +43,14 @@ class Transcript:
         first, *others = self.replies
         _say(first, chain, chat)
         for answer, reply in zip(self.answers, others, strict=True):
-            message = Message(role="tool", content=answer)
+            message = answer if isinstance(answer, Message) else _result(answer)
             chain.append_context(chat.delta_ids([message], after=chat.end_of_turn_id))
             _say(reply, chain, chat)
         return chain.to_segment()
+
+
+def _result(text: str) -> Message:
+    return Message(role="tool", content=text)
 
 
 def _say(text: str, chain: Chain, chat: ChatFormat) -> None:

@@ -9,6 +9,7 @@ from scripts.documentation.reference.http import Schema, field_rows
 
 GUIDES = {
     "code": "math_code_science.md",
+    "dialogue": "dialogue.md",
     "harbor": "harbor.md",
     "harness": "harnesses.md",
     "math": "math_code_science.md",

@@ -1,11 +1,15 @@
 """`python -m recipes.math_code.evaluate model=tiny`: the tiny model scored by the real graders."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from prorl_service import local
 from prorl_service.schemas import Rollout
+from prorl_service.testing import StubApi
+from prorl_service.testing.stubs import Messages
 from tests.recipes.commands import running
 from tests.recipes.math_code.runs import COUNT, SOLVED, given
 
@@ -13,6 +17,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.processes]
 
 EVALUATE = "recipes.math_code.evaluate"
 SEEDS = 3
+NUMBER = re.compile(r"\d+")
 
 
 OPTIONS = (f"seeds={SEEDS}", "pass_at_k=[2,3]")
@@ -38,6 +43,26 @@ def test_an_evaluation_continues_after_an_interruption(tmp_path: Path) -> None:
         assert command.wait() == 0, command.said
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
     check_score("math", tmp_path)
+
+
+def adds(messages: Messages) -> str:
+    """Adds two numbers, whatever is asked: right for each fourth problem."""
+    return f"\\boxed{{{sum(map(int, NUMBER.findall(messages[-1]['content'])))}}}"
+
+
+def test_a_model_behind_an_api_is_scored(tmp_path: Path) -> None:
+    overrides = [*given("math", tmp_path, "heldout"), "seeds=2", "pass_at_k=[2]"]
+    log = tmp_path / "service.log"
+    with (
+        StubApi(adds).in_thread() as api,
+        local.service([f"openai:stub@{api.url}/v1"], log=log) as service,
+        running(EVALUATE, tmp_path / "log", *overrides, f"service.url={service.url}") as command,
+    ):
+        assert command.wait() == 0, command.said
+    result = json.loads((tmp_path / "output" / "score.json").read_text())
+    assert (result["score"]["missing"], result["engines"]) == (0, ["stub"])
+    assert result["score"]["pass_at_1"] == result["pass_at_k"]["2"]["share"] == 0.25
+    assert len(api.requests) == 2 * COUNT
 
 
 def check_score(task: str, directory: Path) -> None:

@@ -1,0 +1,1 @@
+"""The agent that talks with a simulated user and acts on records."""

@@ -1,0 +1,140 @@
+"""Records of a company in tables, and the tools that look them up and change them. No I/O.
+
+A rollout has a copy of its own. What the tools allow is not what the rules of a task allow: keeping
+to those is the policy's part.
+"""
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.schemas import Text
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+MAX_CHARS = 1000
+MAX_NUMBER = 2**53
+
+
+def _bounded(value: str | bool | int | float) -> str | bool | int | float:
+    """Raises `ValueError`, for NaN, too: a report holds the value."""
+    if len(value) > MAX_CHARS if isinstance(value, str) else not abs(value) <= MAX_NUMBER:
+        raise ValueError(f"longer than {MAX_CHARS} characters, or no number up to 2**53")
+    return value
+
+
+Value = Annotated[Text | bool | int | float, AfterValidator(_bounded)]
+Record = dict[Name, Value]
+Tables = dict[Name, dict[Name, Record]]
+Changes = dict[Name, dict[Name, Record | None]]
+"""New values by table, id and field; None for a record that is removed."""
+
+
+def changed(tables: Tables, changes: Changes) -> Tables:
+    """Returns a changed copy. Raises `KeyError` for a record or field that is not there."""
+    found = deepcopy(tables)
+    for table, records in changes.items():
+        for id_, fields in records.items():
+            if fields is None:
+                del found[table][id_]
+                continue
+            for field, value in fields.items():
+                found[table][id_][field]
+                found[table][id_][field] = value
+    return found
+
+
+def are_equal(one: Tables, other: Tables) -> bool:
+    """Compares as JSON: True is not 1."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+class RecordKey(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    table: str = Field(description="Name of the table.")
+    id: str = Field(description="Id of the record.")
+
+
+class FieldEdit(RecordKey):
+    field: str = Field(description="Name of the field.")
+    value: Annotated[Value, WithJsonSchema({"type": ["string", "number", "boolean"]})] = Field(
+        description="New value, of the old one's type."
+    )
+
+
+class RecordTool:
+    """A tool on `tables`, which a rollout keeps over a restart: a repeated call does no harm."""
+
+    may_repeat = True
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+    def record(self, place: RecordKey) -> Record | ToolResult:
+        """Returns the record, or the mistake."""
+        records = self.tables.get(place.table)
+        if records is None:
+            known = ", ".join(self.tables)
+            return ToolResult(f"There is no table {place.table!r}. Tables: {known}.", is_error=True)
+        if place.id not in records:
+            return ToolResult(f"{place.table} has no {place.id!r}.", is_error=True)
+        return records[place.id]
+
+
+class LookUp(RecordTool):
+    name = "look_up"
+    description = "Look up a record."
+    arguments = RecordKey
+
+    async def call(self, sandbox: Sandbox, arguments: RecordKey, *, timeout_s: float) -> ToolResult:
+        found = self.record(arguments)
+        if isinstance(found, ToolResult):
+            return found
+        return ToolResult(json.dumps(found, ensure_ascii=False))
+
+
+class ChangeField(RecordTool):
+    name = "change"
+    description = "Change a field of a record."
+    arguments = FieldEdit
+
+    async def call(self, sandbox: Sandbox, arguments: FieldEdit, *, timeout_s: float) -> ToolResult:
+        found = self.record(arguments)
+        if isinstance(found, ToolResult):
+            return found
+        old = found.get(arguments.field)
+        if old is None:
+            known = ", ".join(found)
+            problem = f"The record has no {arguments.field!r}. Fields: {known}."
+            return ToolResult(problem, is_error=True)
+        if _kind(old) is not _kind(arguments.value):
+            problem = f"{arguments.field} is {_SHOWN[_kind(old)]}, such as {json.dumps(old)}."
+            return ToolResult(problem, is_error=True)
+        found[arguments.field] = arguments.value
+        return ToolResult("Changed.")
+
+
+class Remove(RecordTool):
+    name = "remove"
+    description = "Remove a record for good."
+    arguments = RecordKey
+
+    async def call(self, sandbox: Sandbox, arguments: RecordKey, *, timeout_s: float) -> ToolResult:
+        found = self.record(arguments)
+        if isinstance(found, ToolResult):
+            return found
+        del self.tables[arguments.table][arguments.id]
+        return ToolResult("Removed.")
+
+
+TOOLS: tuple[type[LookUp | ChangeField | Remove], ...] = (LookUp, ChangeField, Remove)
+
+_SHOWN: Mapping[type, str] = {str: "a text", bool: "true or false", float: "a number"}
+
+
+def _kind(value: Value) -> type:
+    return float if type(value) is int else type(value)

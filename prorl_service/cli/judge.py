@@ -16,8 +16,7 @@ from prorl_service.cli.screen import Screen
 from prorl_service.cli.wording import plural
 from prorl_service.errors import EvaluatorError, InvalidRequest, problems_of
 from prorl_service.rewards.judge.agreement import Agreement, GradedAnswer, agreement_of
-from prorl_service.rewards.judge.endpoint import JudgeConfig
-from prorl_service.rewards.judge.judge import Judge
+from prorl_service.rewards.judge.judge import Judge, JudgeConfig
 from prorl_service.rewards.judge.rubric import Met, Rubric, scores_of
 from prorl_service.server.settings import JudgeOptions, panel
 from prorl_service.utils.visible import visible_line

@@ -1,4 +1,4 @@
-"""A language model of the operator behind an OpenAI-compatible endpoint: texts in, a text out.
+"""Language models of the operator behind an OpenAI-compatible endpoint: texts in, a text out.
 
 Retries what may pass, within bounds, and waits as `Retry-After` says. A call that fails gives no
 reply: that is raised, blamed on the evaluator. Knows nothing of what is asked.
@@ -22,6 +22,7 @@ from prorl_service.errors import EvaluatorError, ProRLError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Messages = Sequence[Mapping[str, str]]
 
 ATTEMPTS = 5
 FIRST_DELAY_S = 1.0
@@ -40,21 +41,27 @@ TRANSIENT = {
 @dataclass(frozen=True, slots=True)
 class ChatModelConfig:
     role: str
-    """What the model is for, as errors call it and options begin."""
+    """What the models are for, as errors call it and options begin."""
     url: str
     """Base URL with the version: `https://host/v1`."""
-    model: str
+    models: Sequence[str]
+    """Names of the models there."""
     key: str | None = field(default=None, repr=False)
     max_calls: int = 16
     """Maximum number of calls in flight; more wait."""
+    budget: int | None = None
+    """Maximum number of calls in all; None: no limit."""
 
     def __post_init__(self) -> None:
         """Raises `ProRLError`."""
-        if not _is_address(self.url) or not self.model.strip():
+        role = self.role
+        if not _is_address(self.url) or not self.models or not all(map(str.strip, self.models)):
             raise ProRLError(
-                f"a {self.role} needs a URL and the name of a model",
-                hint=f"`--{self.role}-url http://host:port/v1 --{self.role}-model NAME`",
+                f"a {role} needs a URL and the name of a model",
+                hint=f"`--{role}-url http://host:port/v1 --{role}-model NAME`",
             )
+        if len(set(self.models)) < len(self.models):
+            raise ProRLError(f"two {role}s have one model", hint=f"name each --{role}-model once")
 
 
 class NoReply(Exception):
@@ -66,10 +73,12 @@ class NoReply(Exception):
 
 
 class ChatModel:
-    """Client of the model, shared by all rollouts. Use as an async context manager."""
+    """Client of the models, shared by all rollouts. Use as an async context manager."""
 
     def __init__(self, config: ChatModelConfig) -> None:
         self.config = config
+        self.calls = 0
+        """Number of calls so far."""
         self._slots = asyncio.Semaphore(config.max_calls)
         self._resources = AsyncExitStack()
 
@@ -91,25 +100,32 @@ class ChatModel:
 
     async def ask(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Callable[[], Messages],
         read: Callable[[str], T],
         *,
         max_tokens: int,
         budget_s: float,
+        model: str | None = None,
     ) -> T:
-        """Returns what `read` makes of the model's reply; it raises `NoReply` for one that is of no
-        use. `budget_s` bounds all attempts, waiting included. Raises `EvaluatorError`, retryable
-        unless the endpoint refuses the request itself."""
+        """Returns what `read` makes of the reply of `model`, by default the first; it raises
+        `NoReply` for one that is of no use. `messages` makes those of one attempt. `budget_s`
+        bounds all attempts, waiting included. Raises `EvaluatorError`, retryable unless the
+        endpoint refuses the request itself, or the calls are used up."""
+        model = model or self.config.models[0]
         try:
             async with asyncio.timeout(budget_s):
-                return await self._asked(messages, read, max_tokens)
+                return await self._asked(model, messages, read, max_tokens)
         except TimeoutError:
             raise EvaluatorError(
                 f"the {self.config.role} gave no reply within {budget_s:g} s", retryable=True
             ) from None
 
     async def _asked(
-        self, messages: Sequence[Mapping[str, str]], read: Callable[[str], T], max_tokens: int
+        self,
+        model: str,
+        messages: Callable[[], Messages],
+        read: Callable[[str], T],
+        max_tokens: int,
     ) -> T:
         delay_s, problem, role = FIRST_DELAY_S, "", self.config.role
         for attempt in range(ATTEMPTS):
@@ -118,7 +134,7 @@ class ChatModel:
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
             try:
                 async with self._slots:
-                    reply = await self._reply(messages, max_tokens)
+                    reply = await self._reply(model, messages(), max_tokens)
                 return read(reply)
             except NoReply as error:
                 problem = str(error)
@@ -128,9 +144,10 @@ class ChatModel:
             f"the {role} gave no reply in {ATTEMPTS} attempts: {problem}", retryable=True
         )
 
-    async def _reply(self, messages: Sequence[Mapping[str, str]], max_tokens: int) -> str:
+    async def _reply(self, model: str, messages: Messages, max_tokens: int) -> str:
+        self._count()
         body = {
-            "model": self.config.model,
+            "model": model,
             "messages": messages,
             "temperature": 0,
             "max_tokens": max_tokens,
@@ -146,6 +163,15 @@ class ChatModel:
         except (httpx.HTTPError, TimeoutError) as error:
             raise NoReply(f"{type(error).__name__}: {error}") from error
         return _text_of(content)
+
+    def _count(self) -> None:
+        budget, role = self.config.budget, self.config.role
+        if budget is not None and self.calls >= budget:
+            raise EvaluatorError(
+                f"the {role}'s budget of {budget} calls is used up",
+                hint=f"start the service again with a larger --{role}-budget",
+            )
+        self.calls += 1
 
     def _check(self, response: httpx.Response) -> None:
         """Raises for an error status, without the body, in which endpoints like to repeat keys."""

@@ -20,7 +20,7 @@ from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.chat_model import ChatModelConfig
 from prorl_service.net.credentials import state_directory, take_key, take_token, tokens_file
 from prorl_service.pipeline.config import PipelineConfig
-from prorl_service.rewards.judge.endpoint import KEY_VARIABLE, JudgeConfig
+from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.egress.addresses import read_range
@@ -282,7 +282,9 @@ class UserOptions:
         Raises `ProRLError`."""
         key = take_key(USER_KEY_VARIABLE, self.user_key_file, "the simulated user's key")
         if self.user_url is not None:
-            return ChatModelConfig("user", self.user_url, self.user_model, key, self.user_max_calls)
+            return ChatModelConfig(
+                "user", self.user_url, [self.user_model], key, self.user_max_calls
+            )
         if self.user_model or self.user_key_file:
             raise ProRLError("a simulated user needs a URL: --user-url http://host:port/v1")
         return None

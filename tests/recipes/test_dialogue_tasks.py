@@ -37,7 +37,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
 async def user() -> AsyncIterator[ChatModel]:
     async with (
         customer() as endpoint,
-        ChatModel(ChatModelConfig("user", endpoint.url, MODEL)) as model,
+        ChatModel(ChatModelConfig("user", endpoint.url, [MODEL])) as model,
     ):
         yield model
 

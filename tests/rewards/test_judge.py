@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from prorl_service.errors import EvaluatorError, ProRLError
-from prorl_service.rewards.judge import endpoint as endpoint_module
+from prorl_service.net import chat_model
 from prorl_service.rewards.judge import judge as judge_module
 from prorl_service.rewards.judge.cache import Judgement
-from prorl_service.rewards.judge.endpoint import JudgeConfig
-from prorl_service.rewards.judge.judge import Judge
+from prorl_service.rewards.judge.judge import Judge, JudgeConfig
 from prorl_service.testing import StubJudge
 
 Messages = list[dict[str, str]]
@@ -42,8 +41,8 @@ def equal_sets(messages: Messages) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(endpoint_module, "LONGEST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @pytest.fixture
@@ -159,13 +158,13 @@ async def test_calls_in_flight_stay_within_the_limit(endpoint: StubJudge) -> Non
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 async def test_transient_failures_are_retried(endpoint: StubJudge, status: int) -> None:
-    endpoint.statuses = [status] * (endpoint_module.ATTEMPTS - 1)
+    endpoint.statuses = [status] * (chat_model.ATTEMPTS - 1)
     async with configured(endpoint) as judge:
         assert await compare(judge, "ab", "ba") is Judgement.SAME
 
 
 async def test_an_endpoint_that_stays_down_gives_no_verdict(endpoint: StubJudge) -> None:
-    endpoint.statuses = [500] * endpoint_module.ATTEMPTS
+    endpoint.statuses = [500] * chat_model.ATTEMPTS
     async with configured(endpoint) as judge:
         with pytest.raises(EvaluatorError, match="500") as caught:
             await compare(judge, "ab", "ba")
@@ -200,7 +199,7 @@ async def test_refused_calls_are_not_retried(endpoint: StubJudge, status: int) -
         with pytest.raises(EvaluatorError, match=str(status)) as caught:
             await compare(judge, "ab", "ba")
     assert not caught.value.retryable
-    assert "a-secret-key" not in f"{caught.value.info()} {judge.endpoint._config}"
+    assert "a-secret-key" not in f"{caught.value.info()} {judge.endpoint.config}"
     assert len(endpoint.requests) == 1
 
 
@@ -222,7 +221,7 @@ async def test_only_a_well_formed_verdict_counts(reply: str) -> None:
         with pytest.raises(EvaluatorError, match="does not end with one verdict") as caught:
             await compare(judge, "ab", "ba")
         assert caught.value.retryable
-        assert len(endpoint.requests) == endpoint_module.ATTEMPTS
+        assert len(endpoint.requests) == chat_model.ATTEMPTS
 
 
 async def test_a_malformed_reply_is_retried() -> None:
@@ -283,4 +282,4 @@ def test_each_judge_has_a_model_of_its_own() -> None:
     ("header", "seconds"), [({}, 0), ({"Retry-After": "7"}, 7), ({"Retry-After": "tomorrow"}, 0)]
 )
 def test_retry_after_is_read_if_it_is_a_number(header: dict[str, str], seconds: float) -> None:
-    assert endpoint_module._retry_after_s(header) == seconds
+    assert chat_model._retry_after_s(header) == seconds

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.judge import endpoint as endpoint_module
+from prorl_service.net import chat_model
+from prorl_service.net.chat_model import NoReply
 from prorl_service.rewards.judge import judge as judge_module
 from prorl_service.rewards.judge import rubric
 from prorl_service.rewards.judge.agreement import GradedAnswer, agreement_of
-from prorl_service.rewards.judge.endpoint import JudgeConfig, Unreadable
-from prorl_service.rewards.judge.judge import MAX_GRADED_CHARS, Judge
+from prorl_service.rewards.judge.judge import MAX_GRADED_CHARS, Judge, JudgeConfig
 from prorl_service.rewards.judge.rubric import Criterion, Met, Rubric, reward_of, scores_of
 from prorl_service.testing import StubJudge
 
@@ -55,8 +55,8 @@ def honest(messages: Messages) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(endpoint_module, "LONGEST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ async def test_a_reply_out_of_form_is_asked_for_again_and_never_a_score(reply: s
         with pytest.raises(EvaluatorError, match="one verdict on each of 3 criteria") as caught:
             await grade(judge, "rain")
         assert caught.value.retryable
-        assert len(stub.requests) == endpoint_module.ATTEMPTS
+        assert len(stub.requests) == chat_model.ATTEMPTS
 
 
 async def test_prose_first_and_then_a_verdict_is_a_verdict() -> None:
@@ -277,7 +277,7 @@ def test_verdicts_are_read_as_they_were_written(met: list[bool], thought: str) -
     reply = "\n".join([thought, *said])
     assert rubric.read(reply, len(met)) == tuple(met)
     assert rubric.of_kept(rubric.kept(tuple(met))) == tuple(met)
-    with pytest.raises(Unreadable):
+    with pytest.raises(NoReply):
         rubric.read(reply, len(met) + 1)
 
 

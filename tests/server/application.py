@@ -16,7 +16,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.connections import Bounds
 from prorl_service.pipeline.config import PipelineConfig
-from prorl_service.rewards.judge.endpoint import JudgeConfig
+from prorl_service.rewards.judge.judge import JudgeConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec, Group, Limits, Rollout
 from prorl_service.server.app import create_app

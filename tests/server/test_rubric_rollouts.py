@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.rewards.judge import endpoint as endpoint_module
-from prorl_service.rewards.judge.endpoint import JudgeConfig
+from prorl_service.net import chat_model
+from prorl_service.rewards.judge.judge import JudgeConfig
 from prorl_service.schemas import BackendSpec, Blame, Group, Limits, Rollout, RolloutState
 from prorl_service.testing import StubEngine, StubJudge
 from prorl_service.tokens.chat import ChatFormat
@@ -30,8 +30,8 @@ RUBRIC = [
 
 @pytest.fixture(autouse=True)
 def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(endpoint_module, "LONGEST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.rewards.judge import endpoint as endpoint_module
-from prorl_service.rewards.judge.endpoint import JudgeConfig
+from prorl_service.net import chat_model
+from prorl_service.rewards.judge.judge import JudgeConfig
 from prorl_service.schemas import (
     BackendSpec,
     Blame,
@@ -292,7 +292,7 @@ async def test_only_a_verdict_is_a_reward_and_only_a_boxed_answer_is_judged(
     reply: str,
     reward: float | None,
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
     answer = plays(chat, lambda outputs: says)
     async with StubJudge(lambda messages: reply) as judge:
         config = JudgeConfig(judge.url, ["a-model"])

@@ -40,7 +40,7 @@ async def next_message(model: ChatModel, persona: str, goal: str, said: Said) ->
     for own, reply in said:
         messages.append({"role": "assistant", "content": own})
         messages.append({"role": "user", "content": reply})
-    return await model.ask(messages, _read, max_tokens=MAX_TOKENS, budget_s=BUDGET_S)
+    return await model.ask(lambda: messages, _read, max_tokens=MAX_TOKENS, budget_s=BUDGET_S)
 
 
 def _read(reply: str) -> str | None:

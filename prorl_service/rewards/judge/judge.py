@@ -14,22 +14,27 @@ import re
 import tomllib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Self, TypeVar
 from weakref import WeakValueDictionary
 
 from prorl_service.errors import EvaluatorError
+from prorl_service.net.chat_model import ChatModel, ChatModelConfig, Messages, NoReply
 from prorl_service.rewards.judge import rubric
 from prorl_service.rewards.judge.cache import JudgeCache, Judgement, key_of
-from prorl_service.rewards.judge.endpoint import JudgeConfig, JudgeEndpoint, Unreadable
 from prorl_service.rewards.judge.rubric import Criterion, Met
 from prorl_service.utils.tasks import cancel_all
 
 T = TypeVar("T")
 
+KEY_VARIABLE = "PRORL_JUDGE_KEY"
 BUDGET_S = 240.0
 """Budget of one judgement, waiting included: below EVAL's, so that the judge is blamed."""
+MAX_TOKENS = 4096
+"""Maximum length of a reply: room to think before the verdict."""
 MAX_ANSWER_CHARS = 1000
 """Maximum length of an answer to compare. A longer one is wrong without being judged: it may
 argue."""
@@ -40,13 +45,37 @@ _VERDICT = re.compile(r"VERDICT: (SAME|DIFFERENT)")
 PROMPTS: dict[str, str] = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text())
 
 
+@dataclass(frozen=True, slots=True)
+class JudgeConfig:
+    url: str
+    """Base URL with the version: `https://host/v1`."""
+    models: Sequence[str]
+    """Names of the judges' models there."""
+    key: str | None = field(default=None, repr=False)
+    cache: Path | None = None
+    """SQLite file; None keeps verdicts in memory only."""
+    max_calls: int = 16
+    """Maximum number of calls in flight; more wait."""
+    budget: int | None = None
+    """Maximum number of calls in all; None: no limit."""
+
+    def __post_init__(self) -> None:
+        """Raises `ProRLError`."""
+        self.endpoint()
+
+    def endpoint(self) -> ChatModelConfig:
+        return ChatModelConfig(
+            "judge", self.url, self.models, self.key, self.max_calls, self.budget
+        )
+
+
 class Judge:
     """The judges, shared by all rollouts. Use as an async context manager."""
 
     def __init__(self, config: JudgeConfig) -> None:
         """Raises `ProRLError` for a cache that cannot be opened."""
         self.models = config.models
-        self.endpoint = JudgeEndpoint(config)
+        self.endpoint = ChatModel(config.endpoint())
         self.remembered = 0
         """Number of verdicts that were in the cache."""
         self._cache = JudgeCache(config.cache)
@@ -63,7 +92,7 @@ class Judge:
 
     async def compare(self, *, question: str, gold: str, answer: str) -> Judgement:
         """Returns `SAME` only if all judges say so. Raises `EvaluatorError`, as
-        `JudgeEndpoint.ask`."""
+        `ChatModel.ask`."""
         if len(answer) > MAX_ANSWER_CHARS:
             return Judgement.DIFFERENT
         question, gold, answer = map(_writable, (question, gold, answer))
@@ -77,7 +106,7 @@ class Judge:
         self, criteria: Sequence[Criterion], *, question: str, answer: str, reference: str = ""
     ) -> dict[str, Met]:
         """Returns, by judge, whether the answer meets each criterion. `reference`: a good answer,
-        or facts. Raises `EvaluatorError`, as `JudgeEndpoint.ask`."""
+        or facts. Raises `EvaluatorError`, as `ChatModel.ask`."""
         if len(answer) > MAX_GRADED_CHARS:
             return dict.fromkeys(self.models, (False,) * len(criteria))
         texts = tuple(map(_writable, (question, answer, reference)))
@@ -116,7 +145,7 @@ class Judge:
 
         async def ask() -> str:
             read = partial(rubric.read, count=len(criteria))
-            return rubric.kept(await self.endpoint.ask(model, instructions, quote, read))
+            return rubric.kept(await self._ask(model, instructions, quote, read))
 
         key = key_of(model, instructions, question, reference, stated, answer)
         return rubric.of_kept(await self._cached(key, ask))
@@ -145,7 +174,24 @@ class Judge:
                 code=code, question=question, first=first, second=second
             )
 
-        return await self.endpoint.ask(model, PROMPTS["instructions"], quote, _read_verdict)
+        return await self._ask(model, PROMPTS["instructions"], quote, _read_verdict)
+
+    async def _ask(
+        self, model: str, instructions: str, quote: Callable[[str], str], read: Callable[[str], T]
+    ) -> T:
+        """`instructions` hold `{code}`, and `quote` is given it: each attempt has a fresh code,
+        which quoted text cannot know."""
+
+        def messages() -> Messages:
+            code = token_hex(8)
+            return [
+                {"role": "system", "content": instructions.format(code=code)},
+                {"role": "user", "content": quote(code)},
+            ]
+
+        return await self.endpoint.ask(
+            messages, read, max_tokens=MAX_TOKENS, budget_s=BUDGET_S, model=model
+        )
 
 
 def _writable(text: str) -> str:
@@ -158,5 +204,5 @@ def _read_verdict(reply: str) -> bool:
     lines = [line.strip() for line in reply.strip().splitlines()]
     verdicts = [match[1] for match in map(_VERDICT.fullmatch, lines) if match]
     if len(verdicts) != 1 or not _VERDICT.fullmatch(lines[-1]):
-        raise Unreadable("its reply does not end with one verdict")
+        raise NoReply("its reply does not end with one verdict")
     return verdicts[0] == "SAME"

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from prorl_service.rewards.judge.endpoint import Unreadable
+from prorl_service.net.chat_model import NoReply
 
 ANSWERED = "answered"
 """Name of the component that no criterion can have."""
@@ -87,13 +87,13 @@ def numbered(criteria: Sequence[Criterion]) -> str:
 
 def read(reply: str, count: int) -> Met:
     """Reads the last `count` lines, which must hold the only verdicts, in order. Raises
-    `Unreadable`."""
+    `NoReply`."""
     lines = [line.strip() for line in reply.splitlines() if line.strip()]
     found = [match for match in map(_LINE.fullmatch, lines) if match]
     last = [match for match in map(_LINE.fullmatch, lines[-count:]) if match]
     numbers = [int(match[1]) for match in last]
     if len(found) != count or numbers != list(range(1, count + 1)):
-        raise Unreadable(f"its reply does not end with one verdict on each of {count} criteria")
+        raise NoReply(f"its reply does not end with one verdict on each of {count} criteria")
     return tuple(match[2] == "MET" for match in last)
 
 

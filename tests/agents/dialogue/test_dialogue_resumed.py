@@ -86,7 +86,7 @@ async def test_a_dialogue_goes_on_wherever_the_journal_ends(
     resumed_at = set[int]()
     async with (
         StubApi(answers) as api,
-        ChatModel(ChatModelConfig("user", api.url, "person")) as user,
+        ChatModel(ChatModelConfig("user", api.url, ["person"])) as user,
         Clerk(tiny_model) as engine,
         BackendPool(tmp_path / "w", FAST_PROBES) as pool,
     ):
@@ -153,7 +153,7 @@ async def test_a_dialogue_whose_user_fails_is_begun_again(
     monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
     async with (
         StubApi(answers) as api,
-        ChatModel(ChatModelConfig("user", api.url, "person")) as user,
+        ChatModel(ChatModelConfig("user", api.url, ["person"])) as user,
         Clerk(tiny_model) as engine,
         BackendPool(tmp_path / "w", FAST_PROBES) as pool,
     ):

@@ -64,7 +64,7 @@ def test_acknowledged_rollouts_are_there_after_a_kill(engine: StubEngine, tmp_pa
     ):
         assert packed(second.url, "kept.0") == before
         again = client.text("kept.0")
-        assert (again.turns, again.siblings, again.data) == (text.turns, text.siblings, text.data)
+        assert (again.turns, again.siblings, again.task) == (text.turns, text.siblings, text.task)
         assert (again.rollout.reward, again.rollout.run) == (0.5, "r")
         rows = client.rollouts().rollouts
         assert {one.rollout_id for one in rows} == {"kept.0", "kept.1", "here.0"}

@@ -39,7 +39,7 @@ async def test_a_rollout_is_shown_as_a_conversation_with_its_verdict(
     assert [message.role for message in text.prompt] == ["system", "user"]
     assert text.prompt[1].content == "What is the secret number?"
     assert [tool["function"]["name"] for tool in text.tools] == ["bash"]
-    assert text.data["answer"] == "4711"
+    assert text.task.data["answer"] == "4711"
     first, last = text.turns
     assert (first.reasoning, first.text.strip()) == ("é?", "I look.")
     (call,) = first.tool_calls

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 from transformers import AutoTokenizer
 
 from prorl_service.client import RolloutClient
@@ -31,7 +32,7 @@ EXACT = 1e-6
 """Largest difference of a probability between engine and trainer, in fp32."""
 EXACT_NATS = 1e-5
 """Largest mean difference of a step's logprobs."""
-SOLUTION = ["begun", "abc"]
+SOLUTION: list[JsonValue] = ["begun", "abc"]
 DIFFERENCE = "training/rollout_probs_diff_max"
 
 
@@ -185,7 +186,8 @@ def test_a_prompt_whose_rollouts_all_fail_is_replaced(
 def test_dynamic_sampling_trains_only_on_informative_groups(
     directory: Path, service: LocalProcess
 ) -> None:
-    write_tasks(directory, *[{}, {"easy": True}, {"begins": SOLUTION[0]}] * 8)
+    kinds: list[dict[str, Any]] = [{}, {"easy": True}, {"begins": SOLUTION[0]}]
+    write_tasks(directory, *kinds * 8)
     run = train(
         directory,
         service.url,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prorl_service.rewards.judge import endpoint as endpoint_module
+from prorl_service.net import chat_model
 from prorl_service.testing import StubJudge
 from tests.cli.called import called, printed
 from tests.rewards.test_rubric import honest
@@ -22,8 +22,8 @@ ROWS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(endpoint_module, "LONGEST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @pytest.fixture

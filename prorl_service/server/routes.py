@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+import zstandard
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -63,6 +64,8 @@ KEEP_ALIVE_S = 10.0
 """Seconds between empty lines of a stream that has nothing to send, so that proxies keep it."""
 
 MAX_WAIT_S = 300.0
+COMPRESSION = zstandard.ZstdCompressionParameters.from_level(1, window_log=23, enable_ldm=True)
+"""The fastest level; 8 MB back it finds what repeats."""
 NDJSON = "application/x-ndjson"
 
 ParentHeader = Annotated[
@@ -163,7 +166,8 @@ async def get_rollout(
 )
 async def stream(body: StreamRequest, request: Request, service: ServiceDep) -> StreamingResponse:
     """Streams NDJSON: one rollout a line, as each ends; empty lines keep the connection alive. The
-    form `parts` has two lines for each: the summary, and the content, always packed."""
+    form `parts` has two lines for each: the summary, and the content, always packed. Compressed for
+    clients that accept zstd."""
     await service.executor.check_known(body.rollout_ids)
     ended = service.executor.ended(body.rollout_ids)
     packed = _wants_packed(request)
@@ -176,7 +180,12 @@ async def stream(body: StreamRequest, request: Request, service: ServiceDep) -> 
                 return rollout.parts()[0] + b"\n"
         return rollout.to_json(packed=packed) + b"\n"
 
-    return StreamingResponse(_lines(ended, lines_of), media_type=NDJSON)
+    lines = _lines(ended, lines_of)
+    if "zstd" not in request.headers.get("Accept-Encoding", ""):
+        return StreamingResponse(lines, media_type=NDJSON)
+    return StreamingResponse(
+        _compressed(lines), media_type=NDJSON, headers={"Content-Encoding": "zstd"}
+    )
 
 
 @rollout_router.post("/rollouts/cancel", summary="Cancel rollouts", response_model=Rollouts)
@@ -246,6 +255,15 @@ def adopt(groups: Iterable[Group], traceparent: str | None, training: str | None
 
 def _wants_packed(request: Request) -> bool:
     return PACKED_MEDIA_TYPE in request.headers.get("accept", "")
+
+
+async def _compressed(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yields each line at once. What a rollout shares with those before it, such as a group's
+    prompt, goes over the wire once."""
+    packer = zstandard.ZstdCompressor(compression_params=COMPRESSION).compressobj()
+    async for line in lines:
+        yield packer.compress(line) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    yield packer.flush()
 
 
 async def _lines(

@@ -84,7 +84,7 @@ async def test_connections_are_limited_before_anything_is_asked(world: World) ->
 
 
 async def test_calls_beyond_those_in_flight_wait(world: World) -> None:
-    world.engine.latency_s = 0.5
+    world.engine.latency_s = 3  # so that a busy machine begins as many
     attacker, victim = await world.beside_a_victim("many_calls")
     assert victim.reward == 1.0, victim.error
     assert attacker.trajectory is not None

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -19,6 +20,7 @@ from prorl_service.schemas import (
     Start,
     Task,
 )
+from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
@@ -141,3 +143,28 @@ async def test_groups_that_failed_get_a_head_start(
         [looked, answered] = trajectory_of(one).turns
         assert (looked.is_replayed, answered.is_replayed) == (True, False)
         assert looked.tool_calls[0].output.strip() == "42"
+
+
+async def test_siblings_send_what_they_share_once(
+    client: AsyncRolloutClient, http: httpx.AsyncClient, chat: ChatFormat
+) -> None:
+    long = group("long", n=8)
+    words = " ".join(str(number) for number in range(150))
+    long.task.messages = [Message(role="user", content=f"What is in the file? {words}")]
+    await ended(client, long)
+    asked = {"rollout_ids": long.rollout_ids()}
+    packed = {"Accept": PACKED_MEDIA_TYPE}
+
+    async def streamed(encoding: str) -> tuple[int, bytes]:
+        headers = {**packed, "Accept-Encoding": encoding}
+        stream = http.stream("POST", "/v1/rollouts/stream", json=asked, headers=headers)
+        async with stream as response:
+            content = await response.aread()
+            return response.num_bytes_downloaded, content
+
+    plain, content = await streamed("identity")
+    assert plain == len(content)
+    once, same = await streamed("zstd")
+    assert sorted(same.splitlines()) == sorted(content.splitlines())
+    prompt = len(chat.prompt_ids(long.task.messages)) * 4
+    assert once < plain - 6 * prompt

@@ -4,7 +4,10 @@
 submission to the first call of the model. *head_start*: the demo's agent has to follow a file that
 names another one to the number in that; a policy that imitates mostly wrong commands finds it in
 two of a hundred rollouts. Both contenders train on informative groups (dynamic sampling); a step is
-as many rollouts as a step without that costs. Takes an hour.
+as many rollouts as a step without that costs. *dialogue*: a policy that mostly acts against the
+rules learns to serve a user, whom code plays, on records that code checks. *wire*: bytes of a
+stream of eight siblings that begin with the same turns, plain and as clients get them. Takes an
+hour.
 """
 
 import asyncio
@@ -12,18 +15,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import httpx
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bench import frame
 from prorl_service import local
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.client import RolloutClient
+from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.net.credentials import authorization
 from prorl_service.schemas import Group, Limits, Message, Rollout, Start, Task, Trajectory
+from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_service.server.settings import ServiceSettings
 from prorl_service.testing.replies import Reply, call
@@ -36,6 +42,10 @@ from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import CONTEXT, SYSTEM_PROMPT
 from recipes.demo.train import TrainConfig, make_trainer
 from recipes.demo.warm_start import VOCAB_SIZE, WarmStart
+from recipes.dialogue.demonstrations import warm_started as dialogue_policy
+from recipes.dialogue.tasks import LIMITS as DIALOGUE_LIMITS
+from recipes.dialogue.tasks import instances as dialogues
+from recipes.dialogue.user import MODEL, customer
 
 SEEDS = 3
 ANSWER = "\\boxed{42}"
@@ -264,5 +274,102 @@ def measure_head_start(quick: bool) -> frame.Found:
 
 NAMES = ("head start", "without")
 
+# --- dialogues, the wire, models behind APIs ------------------------------------------------------
+
+DIALOGUE_STEPS = 60
+HELDOUT_DIALOGUES = 120
+
+
+def measure_dialogue(quick: bool) -> frame.Found:
+    steps = 2 if quick else DIALOGUE_STEPS
+    model = dialogue_policy(Path("outputs/demo/cache").absolute())
+    given = [one.task() for one in dialogues("train", min(steps * 8, 720), seed=0)]
+    heldout = [one.task() for one in dialogues("heldout", HELDOUT_DIALOGUES, seed=0)]
+    config = TrainConfig(steps=steps, limits=DIALOGUE_LIMITS)
+    with TemporaryDirectory(prefix="prorl-bench-") as name, customer().in_thread() as user:
+        directory, options = Path(name), ["--max-model-len", str(CONTEXT)]
+        of_user = ["--user-url", f"{user.url}/v1", "--user-model", MODEL]
+        with (
+            local.engine(model, log=directory / "engine.log", options=options) as engine,
+            local.service([engine.url], log=directory / "service.log", options=of_user) as service,
+            RolloutClient(service.url) as client,
+        ):
+
+            def heldout_success(when: str) -> float:
+                found = evaluate(client, heldout, name=when, n=1, limits=DIALOGUE_LIMITS)
+                return round(fmean(one.reward or 0.0 for one in found), 3)
+
+            before = heldout_success("before")
+            trainer = make_trainer(model, service.url, directory, config, tasks=given)
+            trainer.train()
+            trainer.rollout_func.push_weights()
+            after = heldout_success("after")
+    history = [entry for entry in trainer.state.log_history if "reward" in entry]
+    gap = max(entry["sampling/sampling_logp_difference/max"] for entry in history)
+    headline = {
+        "dialogue_success_before": before,
+        "dialogue_success_after": after,
+        "dialogue_steps": steps,
+        "dialogue_logprob_diff_max": gap,
+    }
+    curve = [round(entry["reward"], 3) for entry in history]
+    return frame.Found([headline], headline, {"dialogue_rewards": curve})
+
+
+def measure_wire(quick: bool) -> frame.Found:
+    plain, sent = asyncio.run(_streamed(turns=10 if quick else 40))
+    headline = {
+        "plain_bytes": plain,
+        "sent_bytes": sent,
+        "prefix_bytes_saved_share": round(1 - sent / plain, 3),
+    }
+    return frame.Found([headline], headline)
+
+
+async def _streamed(turns: int) -> tuple[int, int]:
+    """Returns the bytes of a group's stream, plain and compressed."""
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        async with scripted_engine([]) as engine:
+            with local.service([], log=Path(name) / "log") as service:
+                return await _bytes_of_group(engine, service.url, turns)
+
+
+async def _bytes_of_group(engine: ScriptedEngine, url: str, turns: int) -> tuple[int, int]:
+    question = Message(role="user", content="What is 6 * 7?")
+    task = Task(task_id="t", agent="math", messages=[question], data={"answer": "42"})
+    calls = [call("bash", command=f"seq {number} {number + 200}") for number in range(turns)]
+    limits = Limits(max_turns=turns + 2)
+    groups = [Group(group_id="first", task=task, limits=limits)]
+    start = Start(rollout_id="first.0", turns=turns)
+    groups.append(Group(group_id="siblings", task=task, n=8, start=start, limits=limits))
+    engine.give("first", [[*calls, ANSWER]])
+    engine.give("siblings", [[ANSWER]])
+    sizes = []
+    async with AsyncRolloutClient(url) as client:
+        spec = engine.spec
+        await client.add_backend(spec.url, spec.tokenizer, api_key=spec.api_key)
+        for group in groups:
+            await client.submit([group])
+            await client.wait(group.rollout_ids(), 600)
+    body = {"rollout_ids": groups[1].rollout_ids()}
+    headers = {**authorization(url), "Accept": PACKED_MEDIA_TYPE}
+    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:
+        for encoding in ("identity", "zstd"):
+            accepts = {"Accept-Encoding": encoding}
+            stream = http.stream("POST", "/v1/rollouts/stream", json=body, headers=accepts)
+            async with stream as response:
+                await response.aread()
+                sizes.append(response.num_bytes_downloaded)
+    return sizes[0], sizes[1]
+
+
 if __name__ == "__main__":
-    frame.run("richer", {"branch": measure_branches, "head_start": measure_head_start})
+    frame.run(
+        "richer",
+        {
+            "branch": measure_branches,
+            "head_start": measure_head_start,
+            "dialogue": measure_dialogue,
+            "wire": measure_wire,
+        },
+    )

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from prorl_service.schemas import Rollout, Task
+from prorl_service.schemas import Limits, Rollout, Task
 from prorl_trl import ProRLRollout, with_task
 from recipes.demo.programs import task_for
 from recipes.demo.tasks import LIMITS, instances
@@ -59,10 +59,13 @@ def train(
     *,
     observe: Callable[[Sequence[Rollout]], None],
     tasks: Sequence[Task] | None = None,
+    limits: Limits = LIMITS,
 ) -> list[dict[str, Any]]:
     """Returns the trainer's log, one entry for each batch. The service then has the final weights.
-    `tasks` replace the demo's."""
-    trainer = make_trainer(model, service_url, output, config, observe=observe, tasks=tasks)
+    `tasks` and `limits` replace the demo's."""
+    trainer = make_trainer(
+        model, service_url, output, config, observe=observe, tasks=tasks, limits=limits
+    )
     trainer.add_callback(SuccessBar(config.steps))
     trainer.train()
     trainer.rollout_func.push_weights()
@@ -77,16 +80,17 @@ def make_trainer(
     *,
     observe: Callable[[Sequence[Rollout]], None] | None = None,
     tasks: Sequence[Task] | None = None,
+    limits: Limits = LIMITS,
 ) -> GRPOTrainer:
-    """Makes a stock trainer whose `rollout_func` is a `ProRLRollout`. `tasks` replace the
-    demo's."""
+    """Makes a stock trainer whose `rollout_func` is a `ProRLRollout`. `tasks` and `limits` replace
+    the demo's."""
     tasks = train_tasks(config) if tasks is None else tasks
     rollouts = ProRLRollout(
-        service_url, limits=LIMITS, observe=observe, dynamic_sampling=config.dynamic_sampling
+        service_url, limits=limits, observe=observe, dynamic_sampling=config.dynamic_sampling
     )
     trainer = GRPOTrainer(
         model=str(model),
-        args=_arguments(output, config),
+        args=_arguments(output, config, limits),
         train_dataset=Dataset.from_list([dataset_row(task) for task in tasks]),
         rollout_func=rollouts,
         reward_funcs=rollouts.reward_funcs,
@@ -96,7 +100,7 @@ def make_trainer(
     return trainer
 
 
-def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
+def _arguments(output: Path, config: TrainConfig, limits: Limits) -> GRPOConfig:
     batch = config.groups_per_step * config.rollouts_per_group
     return GRPOConfig(
         output_dir=str(output / "trainer"),
@@ -107,7 +111,7 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
         generation_batch_size=batch,
         gradient_accumulation_steps=batch // (config.rollouts_at_once or batch),
         num_generations=config.rollouts_per_group,
-        max_completion_length=LIMITS.max_response_tokens,
+        max_completion_length=limits.max_response_tokens,
         temperature=1.0,
         # DAPO: token-level loss, a higher clip above than below, no KL term.
         loss_type="dapo",

@@ -4,7 +4,7 @@ Only two arguments are particular to this service: `rollout_func` and `reward_fu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class TrainConfig:
     rollouts_at_once: int | None = None
     """Rollouts that pass through the model together; None: all of a step."""
     learning_rate: float = 1e-3
+    limits: Limits = field(default_factory=lambda: LIMITS)
     dynamic_sampling: bool = False
     program: str | None = None
     """Program that takes the turns; None: the service's own loop."""
@@ -59,13 +60,10 @@ def train(
     *,
     observe: Callable[[Sequence[Rollout]], None],
     tasks: Sequence[Task] | None = None,
-    limits: Limits = LIMITS,
 ) -> list[dict[str, Any]]:
     """Returns the trainer's log, one entry for each batch. The service then has the final weights.
-    `tasks` and `limits` replace the demo's."""
-    trainer = make_trainer(
-        model, service_url, output, config, observe=observe, tasks=tasks, limits=limits
-    )
+    `tasks` replace the demo's."""
+    trainer = make_trainer(model, service_url, output, config, observe=observe, tasks=tasks)
     trainer.add_callback(SuccessBar(config.steps))
     trainer.train()
     trainer.rollout_func.push_weights()
@@ -80,17 +78,19 @@ def make_trainer(
     *,
     observe: Callable[[Sequence[Rollout]], None] | None = None,
     tasks: Sequence[Task] | None = None,
-    limits: Limits = LIMITS,
 ) -> GRPOTrainer:
-    """Makes a stock trainer whose `rollout_func` is a `ProRLRollout`. `tasks` and `limits` replace
-    the demo's."""
+    """Makes a stock trainer whose `rollout_func` is a `ProRLRollout`. `tasks` replace the
+    demo's."""
     tasks = train_tasks(config) if tasks is None else tasks
     rollouts = ProRLRollout(
-        service_url, limits=limits, observe=observe, dynamic_sampling=config.dynamic_sampling
+        service_url,
+        limits=config.limits,
+        observe=observe,
+        dynamic_sampling=config.dynamic_sampling,
     )
     trainer = GRPOTrainer(
         model=str(model),
-        args=_arguments(output, config, limits),
+        args=_arguments(output, config),
         train_dataset=Dataset.from_list([dataset_row(task) for task in tasks]),
         rollout_func=rollouts,
         reward_funcs=rollouts.reward_funcs,
@@ -100,7 +100,7 @@ def make_trainer(
     return trainer
 
 
-def _arguments(output: Path, config: TrainConfig, limits: Limits) -> GRPOConfig:
+def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
     batch = config.groups_per_step * config.rollouts_per_group
     return GRPOConfig(
         output_dir=str(output / "trainer"),
@@ -111,7 +111,7 @@ def _arguments(output: Path, config: TrainConfig, limits: Limits) -> GRPOConfig:
         generation_batch_size=batch,
         gradient_accumulation_steps=batch // (config.rollouts_at_once or batch),
         num_generations=config.rollouts_per_group,
-        max_completion_length=limits.max_response_tokens,
+        max_completion_length=config.limits.max_response_tokens,
         temperature=1.0,
         # DAPO: token-level loss, a higher clip above than below, no KL term.
         loss_type="dapo",

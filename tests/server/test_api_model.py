@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,14 @@ from pydantic import ValidationError
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.client.trainable import failure_of, trained_masks
-from prorl_service.errors import ProRLError
+from prorl_service.errors import BackendRejected, ProRLError
 from prorl_service.exports import atif, sft, tokens
 from prorl_service.exports.transcript import ExportRecord, Transcriber
 from prorl_service.inference import session
+from prorl_service.inference.backend import Backend
+from prorl_service.inference.connections import Connections
+from prorl_service.inference.engines.base import EngineCall
+from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import (
     BackendSpec,
@@ -203,6 +207,19 @@ async def test_a_call_that_fails_for_a_passing_reason_is_made_again() -> None:
         api.statuses = [500, 503]
         (rollout,) = await finished(client, group())
     assert (rollout.error, rollout.reward, len(api.requests)) == (None, 1.0, 4)
+
+
+@pytest.mark.parametrize("prompt", ["", "Go on.", "<|im_start|>assistant\nI beg"])
+async def test_a_prompt_that_is_no_conversation_is_refused(prompt: str) -> None:
+    chat = ChatFormat.load(PREFIX)
+    async with StubApi(solves) as api, aclosing(Connections()) as connections:
+        backend = Backend(api.url, connections, kind="openai", model="stub")
+        backend.know(chat)
+        with pytest.raises(BackendRejected, match="takes messages alone"):
+            await backend.generate(
+                EngineCall(EncodedPrompt(chat.encode(prompt)), Sampling(), 10, None, "session")
+            )
+    assert api.requests == []
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from stat import S_ISREG
 from typing import Any
 
 from prorl_service.schemas import BackendSpec
@@ -79,6 +80,8 @@ def _is_object(text: str) -> bool:
 
 
 async def _readable(file: int) -> None:
+    if S_ISREG(os.fstat(file).st_mode):  # always readable, and no loop takes it
+        return
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(file, ready.set)
     try:

@@ -66,8 +66,9 @@ def main(
     run = _run(model, output, config, engine)
     _check(logs_of_run)
     headline = run.headline(config)
+    settings = asdict(config) | {"limits": config.limits.model_dump(mode="json")}
     report.write_summary(
-        output / "summary.json", headline, run.curve(), asdict(config), run.peak_memory_mb
+        output / "summary.json", headline, run.curve(), settings, run.peak_memory_mb
     )
     report.write_curve(
         output / "curve.png",

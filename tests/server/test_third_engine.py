@@ -101,7 +101,7 @@ async def test_a_third_engine_serves_rollouts_and_takes_weights(
             added = await http.post("/v1/backends", json={"url": engine.url, "kind": kind})
             refused = await http.post("/v1/backends", json={"url": engine.url, "kind": "fourth"})
         assert added.is_success, added.text
-        assert "only auto, prorl, sglang, vllm, third" in refused.text
+        assert "only auto, prorl, sglang, vllm, openai, third" in refused.text
         await client.load_weights(str(tiny_model))
         (rollout,) = await finished(client, group())
     assert engine.directory == str(tiny_model)

@@ -15,6 +15,7 @@ from prorl_service.inference.engines.base import (
     EngineCall,
     EngineInfo,
     Generation,
+    Intake,
     PauseMode,
     Transfer,
     WeightSource,
@@ -58,11 +59,15 @@ class ApiModel(Engine):
         return info
 
     async def generate(self, call: EngineCall) -> Generation:
+        """Raises `BackendRejected` for a prompt that is no conversation up to a reply."""
         assert self.chat is not None, "the model is known before it is called"
         chat, ids = self.chat, call.prompt.ids
-        messages, tools = await asyncio.to_thread(
-            lambda: message_tokens.read(chat.decode([*ids, chat.end_of_turn_id]))
-        )
+        try:
+            messages, tools = await asyncio.to_thread(
+                lambda: message_tokens.read(chat.decode([*ids, chat.end_of_turn_id]))
+            )
+        except ValueError as error:
+            raise BackendRejected(f"a model behind an API takes messages alone: {error}") from error
         body = {"model": self.model_name, "messages": messages, **_options(call.sampling)}
         if tools:
             body["tools"] = tools
@@ -115,7 +120,7 @@ class ApiModel(Engine):
     async def resume(self) -> None:
         raise BackendRejected(NO_WEIGHTS)
 
-    async def transfer(self, source: WeightSource, info: EngineInfo, intake: Any) -> Transfer:
+    async def transfer(self, source: WeightSource, info: EngineInfo, intake: Intake) -> Transfer:
         raise BackendRejected(NO_WEIGHTS, hint="train with engines, such as vLLM")
 
 

@@ -22,9 +22,9 @@ from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import CONTEXT, LIMITS, instances
 from recipes.demo.warm_start import WarmStart, warm_started
 
-STEPS = 80
+STEPS = 100
 GROUPS, GROUP_SIZE = 8, 8
-RANK, LEARNING_RATE = 32, 1.5e-3
+RANK, LEARNING_RATE = 32, 5e-3
 HELDOUT_PER_FAMILY, HELDOUT_ROLLOUTS = 50, 2
 PLUGIN = frame.ROOT / "plugins/tinker/prorl_tinker"
 

@@ -24,7 +24,8 @@ PERSONA = "A customer of a shop, in a hurry."
 ITEMS = ("tea", "milk", "rice", "soap", "salt", "corn")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 NUMBERS = range(100, 1000)
-SENT_SHARE = 0.4
+SENT_SHARE = 0.25
+"""Share of orders that allow nothing: no act is right more often than any other."""
 LIMITS = Limits(max_turns=4, max_response_tokens=160)
 CONTEXT = 512
 

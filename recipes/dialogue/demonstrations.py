@@ -16,7 +16,9 @@ from recipes.common.training import imitation
 from recipes.common.training.imitation import Transcript, tool_call
 from recipes.dialogue.tasks import Act, Instance, instances
 
-RIGHT_SHARE = 0.25
+RIGHT_SHARE = 0.2
+USUAL_SHARE = 0.5
+"""Share of the usual mistake."""
 COUNT = 2000
 INSTANCES = 720
 """Instances to choose from: all those outside the held-out split."""
@@ -50,7 +52,10 @@ def demonstrations(count: int = COUNT, *, seed: int) -> list[Demonstration]:
 
 
 def _act(one: Instance, rng: Random) -> Act:
-    return one.right if rng.random() < RIGHT_SHARE else rng.choice(one.wrong)
+    usual, *others = one.wrong
+    share = (1 - RIGHT_SHARE - USUAL_SHARE) / len(others)
+    weights = [RIGHT_SHARE, USUAL_SHARE, *[share] * len(others)]
+    return rng.choices([one.right, usual, *others], weights)[0]
 
 
 def warm_started(cache: Path, config: Imitation = WARM_START) -> Path:

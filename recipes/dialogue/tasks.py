@@ -24,7 +24,8 @@ PERSONA = "A customer of a shop, in a hurry."
 ITEMS = ("tea", "milk", "rice", "soap", "salt", "corn")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 NUMBERS = range(100, 1000)
-SENT_SHARE = 0.4
+SENT_SHARE = 0.25
+"""Share of orders that allow nothing: no act is right more often than any other."""
 LIMITS = Limits(max_turns=4, max_response_tokens=160)
 CONTEXT = 512
 
@@ -54,7 +55,9 @@ def change(field: str, value: str) -> Act:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One dialogue. Only the `right` act leaves the records as they should be."""
+    """One dialogue. Only the `right` act leaves the records as they should be. The first of the
+    wrong ones is the usual mistake: each wish has its own, and so has each state of the order, so
+    that an imitator has to tell them apart."""
 
     number: int
     family: Family
@@ -120,12 +123,12 @@ def instance(family: Family, number: int, rng: Random) -> Instance:
         "day": f"Please bring it on {later}.",
         "cancel": "I do not want it any more.",
     }
-    acts = {"item": change("item", other), "day": change("day", later), "cancel": REMOVE}
-    wished = acts.pop(family)
-    right, mistake = (wished, REFUSE) if state == "open" else (REFUSE, wished)
+    acts = [change("item", other), change("day", later), REMOVE, REFUSE]
+    wished = FAMILIES.index(family)
+    right, mistake = (wished, wished + 1) if state == "open" else (3, wished)
     order = {"item": item, "day": day, "state": state}
-    wrong = (mistake, *acts.values())
-    return Instance(number, family, wishes[family], order, right, wrong)
+    wrong = [acts[mistake], *(act for n, act in enumerate(acts) if n not in (right, mistake))]
+    return Instance(number, family, wishes[family], order, acts[right], tuple(wrong))
 
 
 def instances(split: Split, count: int, *, seed: int) -> list[Instance]:

@@ -28,6 +28,8 @@ from prorl_service.tools.base import Toolset, function_schema
 
 TABLES = TypeAdapter(Tables)
 SAID = TypeAdapter(list[tuple[str, str]])
+MOST_REPORTED = 100
+"""Most changed records in a report, which is bounded and names no values."""
 
 
 class SimulatedUserData(BaseModel):
@@ -131,5 +133,5 @@ class DialogueAgent(AgentHandler):
                 "user_messages": float(len(self._said)),
                 "untouched": float(records.are_equal(self._tables, self.data.records)),
             },
-            {"records": TABLES.dump_python(self._tables, mode="json")},
+            {"changed": [*records.different(self.data.records, self._tables)[:MOST_REPORTED]]},
         )

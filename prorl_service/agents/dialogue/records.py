@@ -20,10 +20,10 @@ MAX_NUMBER = 2**53
 
 
 def _bounded(value: str | bool | int | float) -> str | bool | int | float:
-    """Raises `ValueError`, for NaN, too: a report holds the value."""
+    """Returns 3 for 3.0. Raises `ValueError`, for NaN, too."""
     if len(value) > MAX_CHARS if isinstance(value, str) else not abs(value) <= MAX_NUMBER:
         raise ValueError(f"longer than {MAX_CHARS} characters, or no number up to 2**53")
-    return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Value = Annotated[Text | bool | int | float, AfterValidator(_bounded)]
@@ -50,6 +50,20 @@ def changed(tables: Tables, changes: Changes) -> Tables:
 def are_equal(one: Tables, other: Tables) -> bool:
     """Compares as JSON: True is not 1."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def different(one: Tables, other: Tables) -> list[str]:
+    """Returns the places of records that are not in both alike."""
+    places = {(table, id_) for tables in (one, other) for table in tables for id_ in tables[table]}
+    return [
+        f"{table}/{id_}"
+        for table, id_ in sorted(places)
+        if not are_equal(_only(one, table, id_), _only(other, table, id_))
+    ]
+
+
+def _only(tables: Tables, table: str, id_: str) -> Tables:
+    return {table: {key: one for key, one in tables.get(table, {}).items() if key == id_}}
 
 
 class RecordKey(BaseModel):

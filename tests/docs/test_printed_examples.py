@@ -32,7 +32,7 @@ def test_files_of_options_are_taken(page: str, tmp_path: Path) -> None:
 
 def test_the_puzzle_is_a_task() -> None:
     task = Task.model_validate(
-        {**json.loads(blocks("math_code_science.md", "json")[0]), "task_id": "a"}
+        {**json.loads(blocks("math_code_science.md", "json")[2]), "task_id": "a"}
     )
     assert ReasoningGymData.model_validate(task.data).generator == "chain_sum"
 

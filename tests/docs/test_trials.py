@@ -49,7 +49,7 @@ def test_the_dialogue_goes_as_its_page_shows(tmp_path: Path) -> None:
 
 @pytest.fixture
 def poem(tmp_path: Path) -> Path:
-    agent, tests = blocks("agents.md", "python")[3:]
+    agent, tests = blocks("agents.md", "python")[4:]
     write(
         tmp_path,
         poem_agent_py=agent,
@@ -86,7 +86,7 @@ def assert_tests_pass(directory: Path) -> None:
 
 @pytest.fixture
 def guess(tmp_path: Path) -> Path:
-    agent, short, long = blocks("agents.md", "python")[:3]
+    agent, _, short, long = blocks("agents.md", "python")[:4]
     write(
         tmp_path,
         my_agent_py=agent,

@@ -55,8 +55,8 @@ def test_a_run_of_all_rollouts_at_once_matches_hand_calculation() -> None:
     assert found.cores == pytest.approx(8 * 31 / 110)
     # 8 in RUN, 8 x 10 / 110 in EVAL, 16 ahead on each of two nodes.
     assert found.sandboxes == 8 + 1 + 32
-    # On a node: at rest, and four rollouts with 1000 tokens of 24 bytes.
-    assert found.service_mb == pytest.approx(50 + 4 * 1.024)
+    # On a node: at rest, and four rollouts with 1000 tokens of 23 bytes.
+    assert found.service_mb == pytest.approx(50 + 4 * 1.023)
     # Two services, the images of four groups, sandboxes, and 8 x 30 / 110 runs of tests.
     assert found.memory_gb == pytest.approx((2 * 54.096 + 400 + 82 + 3000) / 1000)
     assert found.disk_gb == 1.0

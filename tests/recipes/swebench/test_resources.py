@@ -58,7 +58,7 @@ def test_a_run_of_all_rollouts_at_once_matches_hand_calculation() -> None:
     # On a node: at rest, and four rollouts with 1000 tokens of 23 bytes.
     assert found.service_mb == pytest.approx(50 + 4 * 1.023)
     # Two services, the images of four groups, sandboxes, and 8 x 30 / 110 runs of tests.
-    assert found.memory_gb == pytest.approx((2 * 54.096 + 400 + 82 + 3000) / 1000)
+    assert found.memory_gb == pytest.approx((2 * 54.092 + 400 + 82 + 3000) / 1000)
     assert found.disk_gb == 1.0
     assert found.slot_use == 1.0
     assert found.engine_calls == pytest.approx(8 * 8 / 11)

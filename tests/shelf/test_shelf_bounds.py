@@ -55,6 +55,7 @@ async def test_rows_are_bounded_too_and_the_newest_stay_whole(tmp_path: Path) ->
             await journal.forget([one.group_id for one in groups])
             await settled(shelf)
         found = await rows(shelf)
+        # Contents of one token are less than their rows, which may take half: both go together.
         assert 200 < len(found) < 3000
         assert found[0].group_id == "g2999"
         assert "g2999.0" in await whole(shelf)

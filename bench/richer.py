@@ -1,18 +1,19 @@
 """What a rollout can be: branches, and head starts on a task that is hardly ever solved.
 
 *branch*: rollouts of random commands, and a branch at every turn of each; the time is that from
-submission to the first call of the model. *head_start*: the demo's agent has to follow a file that
-names another one to the number in that; a policy that imitates mostly wrong commands finds it in
-two of a hundred rollouts. Both contenders train on informative groups (dynamic sampling); a step is
-as many rollouts as a step without that costs. *dialogue*: a policy that mostly acts against the
-rules learns to serve a user, whom code plays, on records that code checks. *wire*: bytes of a
-stream of eight siblings that begin with the same turns, plain and as clients get them. Takes an
-hour.
+submission to the first call of the model. *head_start*: the demo's agent has to follow two or three
+files, each of which names the next, to the number in the last; a policy that imitates mostly wrong
+commands finds it in two of a hundred rollouts, or in three of a thousand. Both contenders train on
+informative groups (dynamic sampling); a step is as many rollouts as a step without that costs.
+*dialogue*: a policy that mostly acts against the rules learns to serve a user, whom code plays, on
+records that code checks. *wire*: bytes of a stream of eight siblings that begin with the same
+turns, plain and as clients get them. Takes an hour.
 """
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -118,8 +119,9 @@ def _trajectory(rollout: Rollout) -> Trajectory:
 
 # --- head starts ----------------------------------------------------------------------------------
 
-HOPS = 2
-LIMITS = Limits(max_turns=HOPS + 1, max_response_tokens=192)
+NAMES = ("head start", "without")
+HOPS = (2, 3)
+LIMITS = Limits(max_turns=max(HOPS) + 1, max_response_tokens=256)
 ROLLOUTS_A_STEP = 64
 MOST_STEPS = 400
 """Steps, as rollouts, after which a training ends that has not learnt it."""
@@ -170,16 +172,16 @@ class Chain:
         return Transcript(prompt, (*replies, outputs[-1]), tuple(outputs))
 
 
-def chains(seed: str) -> Iterator[Chain]:
+def chains(hops: int, seed: str) -> Iterator[Chain]:
     rng = Random(seed)
     while True:
-        names = rng.sample([f"f{number}" for number in range(10, 100)], HOPS)
+        names = rng.sample([f"f{number}" for number in range(10, 100)], hops)
         yield Chain(tuple(names), str(rng.randrange(100, 1000)))
 
 
-def policy(seed: int) -> Path:
+def policy(hops: int, seed: int) -> Path:
     rng, start = Random(f"imitated/{seed}"), WarmStart(seed=seed)
-    of_seed = chains(f"warm/{seed}")
+    of_seed = chains(hops, f"warm/{seed}")
     transcripts = [next(of_seed).imitated(rng) for _ in range(start.demonstrations)]
     cache = Path("outputs/demo/cache").absolute()
     return imitation.warm_started(cache, transcripts, start.extent, VOCAB_SIZE)
@@ -219,11 +221,11 @@ class Watch(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = reached >= ENOUGH or steps >= self._most
 
 
-def trained(seed: int, *, head_start: bool, most: int) -> list[tuple[float, float]]:
+def trained(hops: int, seed: int, *, head_start: bool, most: int) -> list[tuple[float, float]]:
     """Returns the curve of one training."""
-    model, of_seed = policy(seed), chains(f"train/{seed}")
+    model, of_seed = policy(hops, seed), chains(hops, f"train/{seed}")
     tasks = [next(of_seed).task() for _ in range(4000)]
-    of_heldout = chains(f"heldout/{seed}")
+    of_heldout = chains(hops, f"heldout/{seed}")
     heldout = [next(of_heldout).task() for _ in range(EVALUATED)]
     spec = SamplerSpec(head_start=head_start, defer_after=None)
     config = TrainConfig(seed=seed, steps=400, limits=LIMITS, dynamic_sampling=spec)
@@ -236,9 +238,7 @@ def trained(seed: int, *, head_start: bool, most: int) -> list[tuple[float, floa
         ):
             watch = Watch(service.url, client, heldout, most)
             watch.look()
-            trainer = make_trainer(
-                model, service.url, directory, replace(config, use_cpu=True), tasks=tasks
-            )
+            trainer = make_trainer(model, service.url, directory, config, tasks=tasks)
             trainer.add_callback(watch)
             trainer.train()
     return watch.curve
@@ -246,33 +246,35 @@ def trained(seed: int, *, head_start: bool, most: int) -> list[tuple[float, floa
 
 def measure_head_start(quick: bool) -> frame.Found:
     rows, curves = list[frame.Row](), dict[str, Any]()
-    for seed in range(1 if quick else SEEDS):
-        for head_start in (True, False):
-            curve = trained(seed, head_start=head_start, most=8 if quick else MOST_STEPS)
-            steps, reached = curve[-1]
-            name = "head start" if head_start else "without"
-            rows.append(
-                {
-                    "contender": name,
-                    "seed": seed,
-                    "success_before": curve[0][1],
-                    "success_after": reached,
-                    "steps": round(steps, 1),
-                    "has_learnt": reached >= ENOUGH,
-                }
-            )
-            curves[f"{name} {seed}"] = [[round(one, 1) for one in point] for point in curve]
-            print(rows[-1], flush=True)
-    of = {name: [row["steps"] for row in rows if row["contender"] == name] for name in NAMES}
-    ratios = [mine / theirs for mine, theirs in zip(*of.values(), strict=True)]
+    for hops, seed, name in product(HOPS, range(1 if quick else SEEDS), NAMES):
+        most = 8 if quick else MOST_STEPS
+        curve = trained(hops, seed, head_start=name == NAMES[0], most=most)
+        steps, reached = curve[-1]
+        row: frame.Row = {"files": hops, "contender": name, "seed": seed}
+        row |= {"success_before": curve[0][1], "success_after": reached, "steps": round(steps, 1)}
+        rows.append(row | {"has_learnt": reached >= ENOUGH})
+        curves[f"{hops} files, {name}, {seed}"] = [[round(one, 2) for one in at] for at in curve]
+        print(rows[-1], flush=True)
     headline = {
-        "head_start_success_before": max(row["success_before"] for row in rows),
-        "head_start_steps_ratio": round(median(ratios), 2),
+        "head_start_success_before": _mean_before(rows, HOPS[-1]),
+        "head_start_steps_ratio": _ratio(rows, HOPS[-1]),
+        "head_start_steps_ratio_of_two_files": _ratio(rows, HOPS[0]),
     }
     return frame.Found(rows, headline, {"curves": curves})
 
 
-NAMES = ("head start", "without")
+def _mean_before(rows: Sequence[frame.Row], hops: int) -> float:
+    return round(fmean(row["success_before"] for row in rows if row["files"] == hops), 3)
+
+
+def _ratio(rows: Sequence[frame.Row], hops: int) -> float:
+    """Returns the median over the seeds. A training that has not learnt counts the steps it had."""
+    mine, others = (
+        [row["steps"] for row in rows if (row["files"], row["contender"]) == (hops, name)]
+        for name in NAMES
+    )
+    return round(float(median(one / other for one, other in zip(mine, others, strict=True))), 2)
+
 
 # --- dialogues, the wire, models behind APIs ------------------------------------------------------
 

@@ -336,7 +336,7 @@ class Attempt:
         if self.replay is None or parent is None:
             return prompt_ids
         then, turn = self.replay.prompt(parent, prompt_ids), self.turns[parent]
-        turn.results_differ = turn.is_replayed and [*then] != [*prompt_ids]
+        turn.results_differ |= turn.is_replayed and [*then] != [*prompt_ids]
         return then
 
     def earlier(self, prompt_ids: Sequence[int]) -> Turn | None:

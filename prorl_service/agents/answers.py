@@ -39,7 +39,7 @@ class AnswerAgent(ToolAgent):
 
     def system_prompt(self) -> str:
         """Returns the system message that asks for a box."""
-        raise NotImplementedError("needed by agents that ask for a box")
+        return "Put your final answer in \\boxed{}: the answer alone, once, without words."
 
     def prompt(self) -> Prompt:
         """Returns the task's messages, after this agent's system message if it asks for a box and

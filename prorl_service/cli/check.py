@@ -15,13 +15,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from prorl_service.agents.description import describe
 from prorl_service.agents.registry import AgentRegistry, registry_with
 from prorl_service.cli import try_log
 from prorl_service.cli.service import connected
-from prorl_service.cli.try_options import SOLUTION, OutputOptions, TrialOptions
+from prorl_service.cli.try_options import OutputOptions, TrialOptions
 from prorl_service.client.datasets import (
     BadRow,
     NotATask,
@@ -174,7 +174,7 @@ async def _offline(
         good = [(where, row) for where, row in rows if where not in known]
         trials = _Trials(service, engine, limits, asyncio.Semaphore(parallel))
         found = await asyncio.gather(
-            *(trials.of(where, row, row.task(agent)) for where, row in good if not rows_only)
+            *(trials.of(where, row.task(agent)) for where, row in good if not rows_only)
         )
     bad += [one for _, some in found for one in some]
     places = {where: place for place, (where, _) in enumerate(rows)}
@@ -205,12 +205,10 @@ class _Trials:
         self._limits = limits
         self._slots = slots
 
-    async def of(
-        self, where: str, row: "GivenRow", task: Task
-    ) -> tuple[Rollout | None, list[BadRow]]:
+    async def of(self, where: str, task: Task) -> tuple[Rollout | None, list[BadRow]]:
         """Returns the rollout of the task's solution, if it has one, and what is wrong with it."""
         try:
-            solution = self._solution(task, row.solution)
+            solution = self._solution(task)
             if not solution:
                 return None, []
             group = Group(group_id=f"check-{new_run()}", task=task, n=2, limits=self._limits)
@@ -225,11 +223,11 @@ class _Trials:
         problems = [_problem_of_solution(solved), _problem_of_empty(empty)]
         return solved, [BadRow(where, one, task.task_id) for one in problems if one]
 
-    def _solution(self, task: Task, given: JsonValue) -> Sequence[str | Message]:
+    def _solution(self, task: Task) -> Sequence[str | Message]:
         """Raises `ProRLError` and `ValueError`."""
         handler = make_handler(self._service.executor.agents, task.model_copy(deep=True))
         with contained(f"{type(handler).__name__}.solved_by"):
-            return handler.solved_by(given)
+            return handler.solved_by(task.solution)
 
 
 def _problem_of_solution(rollout: Rollout) -> str:
@@ -260,10 +258,6 @@ class GivenRow:
     value: Any
     problem: str = ""
 
-    @property
-    def solution(self) -> JsonValue:
-        return self.value.get(SOLUTION) if isinstance(self.value, Mapping) else None
-
     def task(self, agent: str | None) -> Task:
         """Returns the task, for `agent` if there is one and the row names none. Raises
         `ValueError`, also if it names another."""
@@ -271,7 +265,8 @@ class GivenRow:
             raise ValueError(self.problem)
         if not isinstance(self.value, Mapping):
             raise ValueError("it is not an object")
-        row = {name: one for name, one in self.value.items() if name != SOLUTION}
+        row = dict(self.value)
+        solution = row.pop("solution", None)
         if "prompt" in row:
             task = _of_trainer(row, agent)
         else:
@@ -282,6 +277,8 @@ class GivenRow:
         if agent is not None and task.agent != agent:
             problem = FieldProblem(field="agent", message=f"{task.agent!r}; --agent is {agent!r}")
             raise NotATask(task.task_id, [problem])
+        if solution is not None:
+            task.solution = solution
         return task
 
 

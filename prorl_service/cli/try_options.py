@@ -155,11 +155,8 @@ class OutputOptions:
 
 Options = TypeVar("Options", Sampling, Limits)
 
-IN_GROUPS = ("group_id", "n", "priority", "client", "lease_s", "owner")
-"""Fields of a group that do not matter to one rollout."""
-
-SOLUTION = "solution"
-"""Key of a data set's row with what solves its task, which is not sent to services."""
+IN_GROUPS = ("group_id", "n", "priority", "client", "lease_s", "owner", "solution")
+"""Fields beside a task that do not matter to one rollout."""
 
 
 class GivenTask(WireModel):
@@ -171,7 +168,7 @@ class GivenTask(WireModel):
 def read_task(given: str, agent: str | None, task_id: str | None = None) -> GivenTask:
     """Reads a task, a group with a task, sampling and limits, or a request with one group. A JSONL
     file has tasks; `task_id` chooses one, by default the first. The agent is `agent`, or the task's
-    own if that is None; a task's `task_id` may be missing, and its `solution` is ignored.
+    own if that is None; a task's `task_id` may be missing.
 
     Raises `ProRLError`."""
     where, text = _text(given)
@@ -182,9 +179,8 @@ def read_task(given: str, agent: str | None, task_id: str | None = None) -> Give
     else:
         value = _object(where, text)
     group = _group(value)
-    parts = {name: part for name, part in group.items() if name not in (*IN_GROUPS, SOLUTION)}
+    parts = {name: part for name, part in group.items() if name not in IN_GROUPS}
     task = {"task_id": "try", **parts.pop("task")}
-    task.pop(SOLUTION, None)
     if agent is not None:
         task["agent"] = agent
     elif "agent" not in task:

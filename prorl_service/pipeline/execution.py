@@ -99,10 +99,25 @@ def replay_of(start: Start, handler: AgentHandler, chat: ChatFormat) -> TurnRepl
                 hint="they must be of the same task, agent, model and chat template",
             )
 
-    # Nothing of them is sampled by this rollout; the last one is the turn to be sampled.
-    free = {"is_replayed": True, "model_s": 0.0, "waited_s": 0.0, "times": None, "cached_tokens": 0}
-    turns = [replace(one, turn=one.turn.model_copy(update=free, deep=True)) for one in turns]
+    turns = [replace(one, turn=_replayed(one.turn)) for one in turns]
     return TurnReplay(turns, check, count=count)
+
+
+def _replayed(turn: Turn) -> Turn:
+    """Returns a copy without what sampling cost, and when: nothing of it is this rollout's."""
+    calls = [one.model_copy(update={"started_at": None}) for one in turn.tool_calls]
+    free: dict[str, object] = {
+        "is_replayed": True,
+        "tool_calls": calls,
+        "model_s": 0.0,
+        "waited_s": 0.0,
+        "started_at": None,
+        "times": None,
+        "cached_tokens": 0,
+        "reward": None,
+    }
+    copied: Turn = turn.model_copy(update=free)
+    return copied
 
 
 def _written(reply: str | Message, chat: ChatFormat) -> EarlierTurn:

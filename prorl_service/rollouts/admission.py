@@ -125,7 +125,12 @@ class Admission:
         """Returns whether they are queued; if not, another submission has written some of them."""
         created_at = time.time()
         rows = [
-            AcceptedRow(group.group_id, len(group.indices), _stored(group), created_at)
+            AcceptedRow(
+                group.group_id,
+                len(group.indices),
+                group.model_dump_json(context=PACKED).encode(),
+                created_at,
+            )
             for group in (one.group for one in admitted)
         ]
         is_written = False
@@ -184,7 +189,3 @@ class Admission:
             unfinished.ended,
         ):
             self._begin(record)
-
-
-def _stored(group: Group) -> bytes:
-    return group.model_dump_json(context=PACKED).encode()

@@ -12,7 +12,14 @@ from pydantic import ValidationError
 
 from prorl_service.agents.base import Prompt
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.errors import InvalidRequest, NotFound, ProRLError, ResultLost, ShelfError
+from prorl_service.errors import (
+    InvalidRequest,
+    NotFound,
+    ProRLError,
+    ResultLost,
+    ShelfError,
+    problems_of,
+)
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal, tables
@@ -86,7 +93,7 @@ class Details:
     async def find_starts(self, groups: Iterable[Group]) -> None:
         """Gives groups that begin with turns of a named rollout its trajectory, if it is here.
         Raises `InvalidRequest` for turns that it does not have."""
-        for group in groups:
+        for place, group in enumerate(groups):
             start = group.start
             if start is None or start.rollout_id is None or start.trajectory is not None:
                 continue
@@ -96,8 +103,8 @@ class Details:
                 try:
                     group.start = Start.model_validate(content)
                 except ValidationError as error:
-                    [problem] = error.errors()
-                    raise InvalidRequest.of_field("start", problem["msg"]) from None
+                    where = f"groups.{place}.start"
+                    raise InvalidRequest.of_field(where, problems_of(error)) from None
 
     # --- where it is ----------------------------------------------------------------------------
 

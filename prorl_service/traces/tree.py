@@ -23,6 +23,7 @@ from prorl_service.schemas import (
     ToolCallRecord,
     Trajectory,
     Turn,
+    sampled_tokens,
 )
 
 Value = str | bool | int | float | list[str]
@@ -137,7 +138,7 @@ def _root(ended: TracedRollout, end: float) -> Node:
         attributes |= {
             "prorl.finish_reason": trajectory.finish_reason.value,
             "prorl.turns": len(trajectory.turns),
-            "prorl.sampled_tokens": sum(turn.stop - turn.start for turn in trajectory.turns),
+            "prorl.sampled_tokens": sampled_tokens(trajectory.turns),
             "prorl.segments": len(trajectory.segments),
         }
     name = f"invoke_agent {rollout.agent}"
@@ -200,7 +201,8 @@ def _add_calls(
             turn, trajectory, cursor, common | {"gen_ai.provider.name": provider(turn.backend)}
         )
         parent = next((one for one in reversed(visits) if one.start <= chat.start), root)
-        parent.children.append(chat)
+        if not turn.is_replayed:  # no model was called
+            parent.children.append(chat)
         cursor = chat.end
         for call in turn.tool_calls:
             tool = _tool(call, cursor)

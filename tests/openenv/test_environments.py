@@ -10,7 +10,15 @@ import pytest
 from prorl_service.agents.openenv import OpenEnvAgent
 from prorl_service.client.openenv import openenv_tasks
 from prorl_service.errors import InvalidRequest
-from prorl_service.schemas import FinishReason, Limits, Message, Rollout, RolloutState
+from prorl_service.schemas import (
+    FinishReason,
+    Limits,
+    Message,
+    Replay,
+    Rollout,
+    RolloutState,
+    Start,
+)
 from prorl_service.testing import Reply, call, play
 from prorl_service.testing.trial import rollouts
 from prorl_service.tools.openenv.episode import Episode
@@ -91,6 +99,22 @@ async def test_an_episode_without_an_end_takes_all_turns(echo: Server) -> None:
     assert [turn.reward for turn in trajectory_of(rollout).turns] == [None, None]
     assert rollout.reward_components["step_1"] == pytest.approx(0.9)
     assert rollout.reward_components["done"] == 0
+
+
+async def test_a_branch_steps_through_a_session_of_its_own(guess: GuessServer) -> None:
+    ask = group(server="guess", reset={"seed": 7})
+    async with served(settings(f"guess={guess.url}"), [guesses(3, 5)]) as (service, engine):
+        await service.submit([ask])
+        [first] = [one async for one in rollouts(service, ask)]
+        start = Start(rollout_id=first.rollout_id, turns=1)
+        branch = ask.model_copy(update={"group_id": "branch", "start": start})
+        engine.give("branch", [guesses(7)])
+        await service.submit([branch])
+        [rollout] = [one async for one in rollouts(service, branch)]
+        assert engine.prompts["branch.0"] == [engine.prompts["group.0"][1]]
+    assert _reward(rollout) == 0.75
+    assert rollout.replay == Replay(rollout_id="group.0", turns=1)
+    assert [turn.reward for turn in trajectory_of(rollout).turns] == [-0.25, 1]
 
 
 async def test_the_environment_ends_the_rollout(guess: GuessServer) -> None:

@@ -5,9 +5,10 @@ to those is the policy's part.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -80,7 +81,7 @@ class FieldEdit(RecordKey):
     )
 
 
-class RecordTool:
+class RecordTool(ABC):
     """A tool on `tables`, which a rollout keeps over a restart: a repeated call does no harm."""
 
     may_repeat = True
@@ -88,15 +89,18 @@ class RecordTool:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
-    def record(self, place: RecordKey) -> Record | ToolResult:
-        """Returns the record, or the mistake."""
-        records = self.tables.get(place.table)
+    async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
+        records = self.tables.get(arguments.table)
         if records is None:
             known = ", ".join(self.tables)
-            return ToolResult(f"There is no table {place.table!r}. Tables: {known}.", is_error=True)
-        if place.id not in records:
-            return ToolResult(f"{place.table} has no {place.id!r}.", is_error=True)
-        return records[place.id]
+            return _mistake(f"There is no table {arguments.table!r}. Tables: {known}.")
+        if arguments.id not in records:
+            return _mistake(f"{arguments.table} has no {arguments.id!r}.")
+        return self.use(records, records[arguments.id], arguments)
+
+    @abstractmethod
+    def use(self, records: dict[Name, Record], record: Record, arguments: Any) -> ToolResult:
+        """Does what the call asks for with the record, which is among `records`."""
 
 
 class LookUp(RecordTool):
@@ -104,11 +108,8 @@ class LookUp(RecordTool):
     description = "Look up a record."
     arguments = RecordKey
 
-    async def call(self, sandbox: Sandbox, arguments: RecordKey, *, timeout_s: float) -> ToolResult:
-        found = self.record(arguments)
-        if isinstance(found, ToolResult):
-            return found
-        return ToolResult(json.dumps(found, ensure_ascii=False))
+    def use(self, records: dict[Name, Record], record: Record, arguments: RecordKey) -> ToolResult:
+        return ToolResult(json.dumps(record, ensure_ascii=False))
 
 
 class ChangeField(RecordTool):
@@ -116,19 +117,15 @@ class ChangeField(RecordTool):
     description = "Change a field of a record."
     arguments = FieldEdit
 
-    async def call(self, sandbox: Sandbox, arguments: FieldEdit, *, timeout_s: float) -> ToolResult:
-        found = self.record(arguments)
-        if isinstance(found, ToolResult):
-            return found
-        old = found.get(arguments.field)
+    def use(self, records: dict[Name, Record], record: Record, arguments: FieldEdit) -> ToolResult:
+        old = record.get(arguments.field)
         if old is None:
-            known = ", ".join(found)
-            problem = f"The record has no {arguments.field!r}. Fields: {known}."
-            return ToolResult(problem, is_error=True)
+            known = ", ".join(record)
+            return _mistake(f"The record has no {arguments.field!r}. Fields: {known}.")
         if _kind(old) is not _kind(arguments.value):
-            problem = f"{arguments.field} is {_SHOWN[_kind(old)]}, such as {json.dumps(old)}."
-            return ToolResult(problem, is_error=True)
-        found[arguments.field] = arguments.value
+            shown = f"{_SHOWN[_kind(old)]}, such as {json.dumps(old)}"
+            return _mistake(f"{arguments.field} is {shown}.")
+        record[arguments.field] = arguments.value
         return ToolResult("Changed.")
 
 
@@ -137,11 +134,8 @@ class Remove(RecordTool):
     description = "Remove a record for good."
     arguments = RecordKey
 
-    async def call(self, sandbox: Sandbox, arguments: RecordKey, *, timeout_s: float) -> ToolResult:
-        found = self.record(arguments)
-        if isinstance(found, ToolResult):
-            return found
-        del self.tables[arguments.table][arguments.id]
+    def use(self, records: dict[Name, Record], record: Record, arguments: RecordKey) -> ToolResult:
+        del records[arguments.id]
         return ToolResult("Removed.")
 
 
@@ -152,3 +146,7 @@ _SHOWN: Mapping[type, str] = {str: "a text", bool: "true or false", float: "a nu
 
 def _kind(value: Value) -> type:
     return float if type(value) is int else type(value)
+
+
+def _mistake(text: str) -> ToolResult:
+    return ToolResult(text, is_error=True)

@@ -17,10 +17,12 @@ from prorl_service.schemas import (
     FinishReason,
     Group,
     Limits,
+    Replay,
     Rollout,
     RolloutState,
     Sampling,
     Stage,
+    Start,
 )
 from prorl_service.testing import play
 from recipes.swebench import oracle_policy
@@ -74,6 +76,26 @@ async def test_an_oracle_resolves_all_instances_over_http() -> None:
     rollouts = await oracle_policy.roll_out(rows, sandbox="bubblewrap")
     for rollout, row in zip(rollouts, rows, strict=True):
         check_oracle(rollout, row)
+
+
+async def test_a_branch_has_the_edits_of_the_turns_that_it_begins_with(tiny_model: Path) -> None:
+    row = instance("tomlkit-0.13.1")
+    steps = [*edits(row), SUBMIT]
+    limits = Limits(max_turns=len(steps) + 1)
+    scripts = {row.instance_id: [script(steps)]}
+    async with oracle_policy.engine([row], tiny_model, scripts) as engine:
+        backends = (BackendSpec(url=engine.url),)
+        settings = Settings(backends=backends, sandbox="bubblewrap", warm_sandboxes=0)
+        async with serving(settings) as url, AsyncRolloutClient(url) as client:
+            whole = Group(group_id="whole", task=row.task(), limits=limits)
+            await finished(client, whole)
+            start = Start(rollout_id="whole.0", turns=len(steps) - 1)
+            branch = Group(group_id="branch", task=row.task(), limits=limits, start=start)
+            [rollout] = await finished(client, branch)
+    assert rollout.replay == Replay(rollout_id="whole.0", turns=len(steps) - 1)
+    [turn] = [one for one in trajectory_of(rollout).turns if not one.is_replayed]
+    assert [call.name for call in turn.tool_calls] == [SUBMIT[0]]
+    assert rollout.reward == 1.0
 
 
 async def test_an_oracle_resolves_in_containers() -> None:

@@ -19,6 +19,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 
 from prorl_service import local
+from prorl_service.net import chat_model
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.utils import logs
 from tests import zygote
@@ -141,6 +142,13 @@ def _warm_processes() -> Iterator[None]:
 
     with patch.object(local, "_start", start):
         yield
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has calls of chat models that failed be repeated at once."""
+    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @pytest.fixture(autouse=True)

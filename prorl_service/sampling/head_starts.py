@@ -9,7 +9,8 @@ from prorl_service.sampling.filter import GroupState
 from prorl_service.schemas import Start
 
 LONGER, SHORTER = 0.1, 0.025
-"""Changes of the share after a group that failed, and after another one: four of five teach."""
+"""Changes of the share after a group that failed, and after another one: it comes to rest where one
+in five fails."""
 LEAST = 0.1
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from prorl_service.net import chat_model
 from prorl_service.testing import StubJudge
 from tests.cli.called import called, printed
 from tests.rewards.test_rubric import honest
+
+pytestmark = pytest.mark.usefixtures("at_once")
 
 ROWS: list[dict[str, Any]] = [
     {"answer": "rain", "labels": [True, False, False]},
@@ -18,12 +19,6 @@ ROWS: list[dict[str, Any]] = [
     {"answer": "nonsense", "labels": [False, True, True], "reference": "It rains."},
     {"answer": "rain", "labels": [True, False, False]},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @pytest.fixture

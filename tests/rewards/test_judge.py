@@ -15,6 +15,8 @@ from prorl_service.rewards.judge.cache import Judgement
 from prorl_service.rewards.judge.judge import Judge, JudgeConfig
 from prorl_service.testing import StubJudge
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 Messages = list[dict[str, str]]
 
 SAME = "They agree.\n\nVERDICT: SAME\n"
@@ -37,12 +39,6 @@ def equal_sets(messages: Messages) -> str:
     """An honest judge: answers are the same if they have the same letters."""
     first, second = quoted(messages)
     return SAME if sorted(first) == sorted(second) else DIFFERENT
-
-
-@pytest.fixture(autouse=True)
-def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from prorl_service.rewards.judge.judge import MAX_GRADED_CHARS, Judge, JudgeConf
 from prorl_service.rewards.judge.rubric import Criterion, Met, Rubric, reward_of, scores_of
 from prorl_service.testing import StubJudge
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 Messages = list[dict[str, str]]
 
 RUBRIC = TypeAdapter(Rubric)
@@ -51,12 +53,6 @@ def honest(messages: Messages) -> str:
         for number, word in re.findall(r"(\d+)\. It says (\w+)\.", part("criteria", messages))
     ]
     return "\n".join(["I looked for each word.", "", *lines])
-
-
-@pytest.fixture(autouse=True)
-def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @pytest.fixture
@@ -290,7 +286,7 @@ def answer_of(labels: str, scores: Sequence[float]) -> GradedAnswer:
 
 
 def test_agreement_is_counted_over_criteria_and_rewards_over_answers() -> None:
-    """Of 10 verdicts 7 are the label; by chance 0.5 * 0.6 + 0.5 * 0.4 would be."""
+    """Seven of ten verdicts equal the label; chance alone gives 0.5 * 0.6 + 0.5 * 0.4 of them."""
     one = answer_of("11111", [1, 1, 1, 1, 0])
     other = answer_of("00000", [0.5, 0, 0, 1, 1])
     found = agreement_of([one, other])

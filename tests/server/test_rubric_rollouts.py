@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.net import chat_model
 from prorl_service.rewards.judge.judge import JudgeConfig
 from prorl_service.schemas import BackendSpec, Blame, Group, Limits, Rollout, RolloutState
 from prorl_service.testing import StubEngine, StubJudge
@@ -18,7 +17,7 @@ from tests.parts import error_of, report_of
 from tests.rewards.test_rubric import honest
 from tests.server.application import Settings, finished, serving
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("at_once")]
 
 QUESTION = "How is the weather?"
 RUBRIC = [
@@ -26,12 +25,6 @@ RUBRIC = [
     {"criterion": "It says wind."},
     {"criterion": "It says nonsense.", "weight": -2},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
 
 
 @asynccontextmanager

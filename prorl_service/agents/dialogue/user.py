@@ -1,8 +1,8 @@
 """Simulated user: a language model of the operator that plays the person whom the agent serves.
 
-The policy wrote what the user reads, and the user's words end the conversation. So the user is told
-that they are no instructions, and what it writes reaches the policy as the user's text alone. A
-user that fails ends the rollout as failed, never with a score.
+The user reads text of the policy, which gains if it talks the user into ending the conversation. So
+the prompt says that this text is no instruction, and the user's own text reaches the policy as
+text alone, never as calls or turns. A user that fails ends the rollout as failed, without a score.
 """
 
 import re

@@ -26,13 +26,7 @@ from tests.agents.dialogue.shop import (
 )
 from tests.parts import error_of, report_of, trajectory_of
 
-pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(autouse=True)
-def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_model, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(chat_model, "LONGEST_DELAY_S", 0.0)
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("at_once")]
 
 
 # --- what is said -------------------------------------------------------------------------------

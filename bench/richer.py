@@ -180,9 +180,10 @@ def chains(hops: int, seed: str) -> Iterator[Chain]:
 
 
 def policy(hops: int, seed: int) -> Path:
+    """Returns a policy that imitates attempts at chains of up to so many files."""
     rng, start = Random(f"imitated/{seed}"), WarmStart(seed=seed)
-    of_seed = chains(hops, f"warm/{seed}")
-    transcripts = [next(of_seed).imitated(rng) for _ in range(start.demonstrations)]
+    of_length = [chains(length, f"warm/{seed}") for length in range(1, hops + 1)]
+    transcripts = [next(rng.choice(of_length)).imitated(rng) for _ in range(start.demonstrations)]
     cache = Path("outputs/demo/cache").absolute()
     return imitation.warm_started(cache, transcripts, start.extent, VOCAB_SIZE)
 

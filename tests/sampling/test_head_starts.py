@@ -1,6 +1,8 @@
 """Groups that have all failed begin once more, with turns of their solutions."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prorl_service.sampling.candidates import Candidate
 from prorl_service.sampling.sampler import Sampler
@@ -54,22 +56,35 @@ def test_others_do_not(candidate: Group, scores: tuple[float | None, ...], is_on
     assert sampler.status(0).head_started == 0
 
 
-def test_the_head_start_shrinks_as_groups_succeed_and_grows_as_they_fail() -> None:
-    names = [f"g{number}" for number in range(60)]
+@pytest.mark.parametrize(
+    ("scores", "change"),
+    [((1, 1, 1, 1), -0.05), ((0, 1, 0, 1), -0.01), ((0, 0, 0, 0), 0.05), ((None,) * 4, 0.0)],
+    ids=["no help was needed", "it teaches", "it failed again", "it could not run"],
+)
+def test_the_share_follows_how_groups_with_a_head_start_end(
+    scores: tuple[float | None, ...], change: float
+) -> None:
+    names = [f"g{number}" for number in range(10)]
     sampler = opened(map(with_solution, names), slots=4, target=60, head_start=True)
-    shares = []
-    for number in range(40):
-        [one] = sampler.begin()
-        if (start := sampler.group_of(one).start) is not None:
-            assert start.share is not None
-            shares.append(start.share)
-            ended(sampler, one, 0, 1, 0, 1)
-        else:
-            assert number % 2 == 0
-            ended(sampler, one, 0, 0, 0, 0)
-    assert shares == sorted(shares, reverse=True)
-    assert shares[-1] == pytest.approx(1 - 19 * 0.025)
-    for _ in range(2):
+    sampler.head_starts.share = 0.5
+    [one] = sampler.begin()
+    ended(sampler, one, 0, 0, 0, 0)
+    [again] = sampler.begin()
+    assert again is one
+    ended(sampler, one, *scores)
+    assert sampler.head_starts.share == pytest.approx(0.5 + change)
+
+
+@given(st.lists(st.sampled_from([(1, 1, 1, 1), (0, 1, 0, 1), (0, 0, 0, 0)]), max_size=60))
+def test_the_share_stays_within_its_bounds(ends: list[tuple[int, ...]]) -> None:
+    names = [f"g{number}" for number in range(len(ends) + 1)]
+    sampler = opened(map(with_solution, names), slots=4, target=100, head_start=True)
+    for scores in ends:
         [one] = sampler.begin()
         ended(sampler, one, 0, 0, 0, 0)
-    assert sampler.head_starts.share == pytest.approx(1 - 20 * 0.025 + 0.1)
+        [again] = sampler.begin()
+        start = sampler.group_of(again).start
+        assert start is not None
+        assert start.share is not None
+        assert 0 < start.share <= 1
+        ended(sampler, again, *scores)

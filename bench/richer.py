@@ -144,7 +144,8 @@ class Chain:
 
     def task(self) -> Task:
         question = f"Follow file {self.names[0]}. Which number is at the end?"
-        commands = [Message.calling("bash", command=f"cat {name}") for name in self.names]
+        # Texts, as the policy writes them: the template adds an empty reasoning to a message.
+        calls = [tool_call("bash", {"command": f"cat {name}"}) for name in self.names]
         return Task(
             task_id=f"{'-'.join(self.names)}-{self.number}",
             agent="math",
@@ -153,7 +154,7 @@ class Chain:
                 Message(role="user", content=question),
             ],
             data={"answer": self.number, "answer_format": "plain", "files": self.files},
-            solution=[*(one.model_dump(mode="json") for one in commands), self.number],
+            solution=[*calls, self.number],
         )
 
     def imitated(self, rng: Random) -> Transcript:

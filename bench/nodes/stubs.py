@@ -14,8 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+import zstandard
 from aiohttp import web
 
+from prorl_service import __version__
 from prorl_service.front.discovery import Announcement
 from prorl_service.rollouts.record import content_of, summary_of
 from prorl_service.schemas import (
@@ -39,6 +41,7 @@ from prorl_service.schemas import (
     Trajectory,
     Turn,
 )
+from prorl_service.server.routes import COMPRESSION
 
 LATENCY_S = 0.2
 SLOTS = 4096
@@ -126,7 +129,7 @@ class StubService:
 
     async def _status(self, _: web.Request) -> web.Response:
         status = ServiceStatus(
-            version="stub",
+            version=__version__,
             run="stub",
             is_stopping=False,
             policy_version=0,
@@ -167,12 +170,14 @@ class StubService:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         body = StreamRequest.model_validate_json(await request.read())
-        response = web.StreamResponse()
+        response = web.StreamResponse(headers={"Content-Encoding": "zstd"})
         await response.prepare(request)
+        packer = zstandard.ZstdCompressor(compression_params=COMPRESSION).compressobj()
         for one in body.rollout_ids:
             summary, made = await self._ended(one)
             lines = [summary, made] if body.form is StreamForm.PARTS else [summary]
-            await response.write(b"\n".join([*lines, b""]))
+            await response.write(packer.compress(b"\n".join([*lines, b""])))
+            await response.write(packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
         return response
 
     async def _ended(self, rollout_id: str) -> tuple[bytes, bytes]:

@@ -63,7 +63,7 @@ def finished(client: RolloutClient, submitted: Group) -> list[Rollout]:
 
 def test_the_service_at_rest_is_small_and_has_no_torch(service: local.LocalProcess) -> None:
     process = psutil.Process(service.pid)
-    assert process.memory_info().rss < 104 * MIB
+    assert process.memory_info().rss < 112 * MIB  # torch alone would add 200
     mapped = {Path(region.path).name for region in process.memory_maps()}
     assert not any("torch" in name for name in mapped)
 

@@ -87,7 +87,7 @@ def replay_of(start: Start, handler: AgentHandler, chat: ChatFormat) -> TurnRepl
         count = start.turns or 0
         turns = of_rollout(Ledger.seen(trajectory.segments), trajectory.turns)
     else:
-        replies = handler.solved_by(handler.task.solution)
+        replies = start.replies or handler.solved_by(handler.task.solution)
         count = round((start.share or 0) * (len(replies) - 1))
         turns = [_written(reply, chat) for reply in replies]
 

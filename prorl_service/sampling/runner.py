@@ -21,6 +21,7 @@ from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
 from prorl_service.sampling.candidates import Candidate, Tally
 from prorl_service.sampling.curriculum import CurriculumState
+from prorl_service.sampling.head_starts import Success
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.sampling.tables import AT_THEIR_END, CandidateRow
 from prorl_service.schemas import Group, Rollout, WireModel
@@ -220,10 +221,22 @@ class SamplerRunner:
             self.core.settle(newest, pushed, is_overdue=self._seconds_left() == 0)
             begun = list(self.core.begin())
             released, self.core.released = self.core.released, []
+            unread, self.core.head_starts.unread = self.core.head_starts.unread, []
             await self._write_down()
             for group in released:
                 self._start_release(group.group_id, group.rollout_ids())
             self._submit(begun)
+            for success in unread:
+                name = f"read {success.rollout_id}"
+                self._background.run_once(self._read(success), name=name, of_one=True)
+
+    async def _read(self, success: Success) -> None:
+        """Gives it the texts of its turns, unless its group was released in the meantime."""
+        with suppress(ProRLError):
+            async for ended in self._executor.ended([success.rollout_id]):
+                rollout = await asyncio.to_thread(ended.to_wire)
+                turns = rollout.trajectory.turns if rollout.trajectory else []
+                success.replies = [turn.text for turn in turns]
 
     async def _write_down(self) -> None:
         rows = [CandidateRow.of(one) for one in self.core.changed.values()]

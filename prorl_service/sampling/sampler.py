@@ -128,6 +128,7 @@ class Sampler:
         score, problem = _score(rollout, self.spec.filter.metric)
         candidate.scores.add(rollout.index, score)
         candidate.note_versions(rollout.oldest_policy_version, rollout.newest_policy_version)
+        self.head_starts.note_score(candidate.group.task, rollout.rollout_id, score)
         if score is not None:
             self._has_metric, self.refusal = True, None
         elif problem is not None:

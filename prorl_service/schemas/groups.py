@@ -147,8 +147,8 @@ class Limits(WireModel):
 
 
 class Start(WireModel):
-    """Turns with which rollouts begin: the first of another rollout of the task, or of the task's
-    `solution`.
+    """Turns with which rollouts begin: the first of another rollout of the task, of the task's
+    `solution`, or of given replies.
 
     The agent begins as always, gets these replies, and makes their calls again, in a sandbox of its
     own; the policy sees the results of then. All of it is masked in the trajectory.
@@ -171,12 +171,21 @@ class Start(WireModel):
         description="Instead of another rollout: share of the solution's turns but the last.",
         exclude_if=lambda value: value is None,
     )
+    replies: list[str] | None = Field(
+        None,
+        min_length=2,
+        repr=False,
+        description="Texts to take the share of, instead of the task's solution.",
+        exclude_if=lambda value: value is None,
+    )
 
     @model_validator(mode="after")
     def _says_which(self) -> Self:
         is_of_rollout = self.rollout_id is not None or self.trajectory is not None
         if is_of_rollout == (self.share is not None) or is_of_rollout != (self.turns is not None):
             raise ValueError("give a `rollout_id` or a `trajectory` with `turns`, or a `share`")
+        if self.replies is not None and self.share is None:
+            raise ValueError("`replies` need a `share`")
         if self.trajectory is not None and self.turns is not None:
             self._check(self.trajectory, self.turns)
         return self

@@ -102,8 +102,9 @@ class SamplerSpec(WireModel):
     head_start: bool = Field(
         False,
         description="A group whose rollouts all failed begins once more, with turns of its task's "
-        "`solution`, which are masked: fewer as such groups succeed. Its advantages are those of "
-        "states that the policy does not reach by itself.",
+        "`solution` or else of the best earlier rollout of the task, which are masked: fewer as "
+        "such groups succeed. Its advantages are those of states that the policy does not reach by "
+        "itself.",
     )
     lease_s: float | None = Field(
         None, gt=0, le=MAX_LEASE_S, description="Seconds without a request until it is deleted."

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prorl_service.sampling.candidates import Candidate
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Group, Start
-from tests.sampling.sampler_world import group
+from tests.sampling.sampler_world import group, rollout
 from tests.sampling.test_sampler import ended, opened
 
 
@@ -54,6 +54,39 @@ def test_others_do_not(candidate: Group, scores: tuple[float | None, ...], is_on
     ended(sampler, one, *scores)
     assert [*sampler.begin()] == []
     assert sampler.status(0).head_started == 0
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [((0, 1, 1, 0), 1), ((0.5, 1, 0.5, 1), 1), ((0.5, 0, 0, 0), 0), ((0, 0, 0, 0), None)],
+    ids=["a success", "the best", "a partial success", "none"],
+)
+def test_without_a_solution_it_begins_as_the_best_of_an_earlier_group(
+    scores: tuple[float, ...], best: int | None
+) -> None:
+    candidates = [group("a", task_id="t"), group("b", task_id="t")]
+    sampler = opened(candidates, slots=4, target=2, head_start=True)
+    [one] = sampler.begin()
+    ended(sampler, one, *scores)
+    wanted = None
+    if best is not None:
+        success = sampler.head_starts.unread[-1]
+        assert success.rollout_id == rollout(best, 0).rollout_id
+        success.replies = ["a", "b"]
+        wanted = Start(share=1.0, replies=["a", "b"])
+    other = next(found for found in sampler.begin() if found.name == "b")
+    assert begun_again(sampler, other) == wanted
+
+
+def test_a_success_that_was_not_read_or_has_one_turn_is_no_head_start() -> None:
+    for replies in ([], ["a"]):
+        candidates = [group("a", task_id="t"), group("b", task_id="t")]
+        sampler = opened(candidates, slots=4, target=2, head_start=True)
+        [one] = sampler.begin()
+        ended(sampler, one, 0, 1, 0, 1)
+        sampler.head_starts.unread[0].replies = replies
+        other = next(found for found in sampler.begin() if found.name == "b")
+        assert begun_again(sampler, other) is None
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
-from pydantic import JsonValue
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import (
@@ -111,38 +109,46 @@ async def test_a_person_goes_on_from_a_turn(
         assert problem in refused.stderr
 
 
+@pytest.mark.parametrize("has_solution", [True, False], ids=["solution", "earlier success"])
 async def test_groups_that_failed_get_a_head_start(
-    tiny_model: Path, chat: ChatFormat, settings: Settings
+    has_solution: bool, tiny_model: Path, chat: ChatFormat, settings: Settings, tmp_path: Path
 ) -> None:
-    """A policy that never looks by itself, and half of the time reads what it sees."""
-    seen = 0
+    """A policy that looks once by itself if there is no solution, and reads half of what it sees.
+    A front in between."""
+    looks = Message.calling("bash", command="cat secret")
+    seen, looked = 0, has_solution
 
     def answer(prompt: list[int]) -> list[int]:
-        nonlocal seen
+        nonlocal seen, looked
+        if not looked:
+            looked = True
+            return chat.reply_ids(looks)
         seen += (has_looked := "<tool_response>\n42" in chat.decode(prompt))
         text = "\\boxed{42}" if has_looked and seen % 2 else "\\boxed{0}"
         return chat.reply_ids(text)
 
+    candidates = [group("first", n=4), group("second", n=4)][has_solution:]
+    if has_solution:
+        candidates[0].task.solution = [looks.model_dump(mode="json"), "\\boxed{42}"]
     async with StubEngine(tiny_model, answer) as engine:
-        own = replace(settings, backends=(BackendSpec(url=engine.url),))
-        async with serving(own) as url, AsyncRolloutClient(url) as client:
-            await client.create_sampler("s", SamplerSpec(head_start=True))
-            looks: JsonValue = Message.calling("bash", command="cat secret").model_dump(mode="json")
-            candidate = group("a", n=4)
-            candidate.task.solution = [looks, "\\boxed{42}"]
-            await client.add_candidates("s", [candidate], is_last=True)
-            status = await client.open_draw("s", "d", DrawSpec(target=1))
-            while status.draw is None or status.draw.state is DrawState.OPEN:
-                status = await client.sampler("s", status.revision, 10)
-            assert (status.head_started, status.draw.state) == (1, DrawState.COMPLETE)
-            [drawn] = status.draw.groups
-            found = await client.wait([f"{drawn.group_id}.{index}" for index in range(4)], 60)
+        backends = (BackendSpec(url=engine.url),)
+        front = Settings(services=tmp_path / "services", backends=backends)
+        with service("a", tmp_path):
+            async with serving(front) as url, AsyncRolloutClient(url) as client:
+                await client.create_sampler("s", SamplerSpec(head_start=True, groups_at_once=1))
+                await client.add_candidates("s", candidates, is_last=True)
+                status = await client.open_draw("s", "d", DrawSpec(target=len(candidates)))
+                while status.draw is None or status.draw.state is DrawState.OPEN:
+                    status = await client.sampler("s", status.revision, 10)
+                assert (status.head_started, status.draw.state) == (1, DrawState.COMPLETE)
+                drawn = status.draw.groups[-1]
+                found = await client.wait([f"{drawn.group_id}.{index}" for index in range(4)], 60)
     assert sorted(one.reward or 0 for one in found) == [0, 0, 1, 1]
     assert [one.replay for one in found] == [Replay(turns=1)] * 4
     for one in found:
-        [looked, answered] = trajectory_of(one).turns
-        assert (looked.is_replayed, answered.is_replayed) == (True, False)
-        assert looked.tool_calls[0].output.strip() == "42"
+        [first, answered] = trajectory_of(one).turns
+        assert (first.is_replayed, answered.is_replayed) == (True, False)
+        assert first.tool_calls[0].output.strip() == "42"
 
 
 async def test_siblings_send_what_they_share_once(

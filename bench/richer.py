@@ -280,7 +280,9 @@ def _ratio(rows: Sequence[frame.Row], hops: int) -> float:
 
 # --- dialogues, the wire, models behind APIs ------------------------------------------------------
 
-DIALOGUE_STEPS = 60
+DIALOGUE_STEPS = 150
+DIALOGUE_RATE = 3e-4
+"""Learning rate. With the demo's, which is three times as high, the policy ends by refusing all."""
 HELDOUT_DIALOGUES = 120
 
 
@@ -289,7 +291,7 @@ def measure_dialogue(quick: bool) -> frame.Found:
     model = dialogue_policy(Path("outputs/demo/cache").absolute())
     given = [one.task() for one in dialogues("train", min(steps * 8, 720), seed=0)]
     heldout = [one.task() for one in dialogues("heldout", HELDOUT_DIALOGUES, seed=0)]
-    config = TrainConfig(steps=steps, limits=DIALOGUE_LIMITS)
+    config = TrainConfig(steps=steps, limits=DIALOGUE_LIMITS, learning_rate=DIALOGUE_RATE)
     with TemporaryDirectory(prefix="prorl-bench-") as name, customer().in_thread() as user:
         directory, options = Path(name), ["--max-model-len", str(CONTEXT)]
         of_user = ["--user-url", f"{user.url}/v1", "--user-model", MODEL]

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -136,6 +137,10 @@ def ids_of(groups: Sequence[Group]) -> list[str]:
     return [rollout_id for one in groups for rollout_id in one.rollout_ids()]
 
 
+OWNER = re.compile(r"prorl-tmp-(\d+)-")
+"""Process in the name of a directory: services of tests that run beside have some, too."""
+
+
 class Traces:
     """Traces that a service could leave: its child processes, mounts, sockets, directories."""
 
@@ -144,14 +149,17 @@ class Traces:
         self._before = _of_this_machine()
 
     def note(self, running: local.LocalProcess) -> None:
-        """Adds the child processes that live now."""
-        self._processes.update(psutil.Process(running.pid).children(recursive=True))
+        """Adds the service, and the child processes that it has now."""
+        service = psutil.Process(running.pid)
+        self._processes.update([service, *service.children(recursive=True)])
 
     def assert_none_left(self) -> None:
         """Asserts that nothing is left of the services, all of which must have ended."""
         _, alive = psutil.wait_procs(list(self._processes), timeout=20)
         assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-        assert _of_this_machine() <= self._before
+        own = {str(process.pid) for process in self._processes}
+        owners = ((one, OWNER.search(one)) for one in _of_this_machine() - self._before)
+        assert not [one for one, owner in owners if owner is None or owner[1] in own]
 
 
 def _of_this_machine() -> set[str]:

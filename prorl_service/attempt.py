@@ -5,6 +5,7 @@ by its methods. Knows neither the work of stages nor where turns are saved.
 """
 
 import asyncio
+import base64
 import copy
 import logging
 import math
@@ -23,6 +24,7 @@ from prorl_service.schemas import (
     Figures,
     FinishReason,
     Limits,
+    Message,
     Sampling,
     SegmentKind,
     Stage,
@@ -30,10 +32,12 @@ from prorl_service.schemas import (
     ToolCallRecord,
     Trajectory,
     Turn,
+    contents_of,
     logprobs_mode_of,
     sampled_tokens,
 )
 from prorl_service.schemas.activity import Activity, WaitsFor
+from prorl_service.schemas.pictures import id_of, shown
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
@@ -66,6 +70,26 @@ class SampledTurns:
     turns: list[Turn] = field(default_factory=list)
     kinds: dict[int, tuple[SegmentKind, bool]] = field(default_factory=dict)
     """Kinds of segments that are not simply the agent's own, and whether they are trained on."""
+    pictures: dict[int, bytes] = field(default_factory=dict)
+    """Pictures that prompts may have, keyed by the id of their tokens."""
+
+    def add_pictures(self, messages: Sequence[Message]) -> None:
+        """Adds those of messages that are about to become part of a prompt."""
+        for message in messages:
+            for picture in message.pictures:
+                content = picture.content
+                self.pictures[id_of(content)] = content
+
+    def shown_in(self, prompt_ids: Sequence[int]) -> list[bytes]:
+        """Returns the pictures of a prompt, in their order. Without any, looks at no id."""
+        return [self.pictures[one] for one in shown(prompt_ids)] if self.pictures else []
+
+    def _pictures_of_prompts(self) -> dict[int, str]:
+        if not self.pictures:
+            return {}
+        seen = {id_ for chain in self.ledger.chains for id_ in shown(chain.ids)}
+        others = sorted(seen - contents_of(self.turns).keys())
+        return {id_: base64.b64encode(self.pictures[id_]).decode() for id_ in others}
 
     def figures(self) -> Figures:
         return Figures(
@@ -82,7 +106,9 @@ class SampledTurns:
         turns = [
             turn.model_copy(update={"tool_calls": list(turn.tool_calls)}) for turn in self.turns
         ]
-        return type(self)(self.sampling, copy.deepcopy(self.ledger), turns, dict(self.kinds))
+        return type(self)(
+            self.sampling, copy.deepcopy(self.ledger), turns, dict(self.kinds), self.pictures
+        )
 
     def reward_turns(self, rewards: Mapping[int, float]) -> None:
         """Sets the turns' rewards by number."""
@@ -104,6 +130,7 @@ class SampledTurns:
             sampling=self.sampling,
             logprobs_mode=logprobs_mode_of(self.turns),
             policy=next((turn.policy for turn in self.turns if turn.policy is not None), None),
+            pictures=self._pictures_of_prompts(),
         )
 
 
@@ -171,6 +198,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self.sampled = SampledTurns(self.sampling)
+        self.sampled.add_pictures(self.task.messages)
 
     def __repr__(self) -> str:
         return f"<rollout {self.rollout_id} in {self.stage.value}, {len(self.turns)} turns>"
@@ -281,6 +309,7 @@ class Attempt:
             seed=self._next_seed(),
             stop_token_ids=sorted(self.chat.end_ids),
             stop=stop,
+            pictures=self.sampled.shown_in(prompt_ids),
         )
         stopped = first_stop(generation.token_ids, stop, self.chat.pieces)
         if stopped is not None:
@@ -355,6 +384,7 @@ class Attempt:
         """Takes over what an earlier process sampled."""
         self.sampled.ledger, self.sampled.kinds = ledger, kinds
         self.turns.extend(turns)
+        self.sampled.pictures |= contents_of(turns)
 
     def end_turns(self) -> None:
         """Ends sampling, with RUN."""

@@ -208,5 +208,15 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def seeing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen2.5-VL."""
+    from prorl_service.inference.reference_engine.tiny import build_tiny_model
+
+    directory = tmp_path_factory.mktemp("seeing-model")
+    build_tiny_model(directory, sees=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
 def chat(tiny_model: Path) -> ChatFormat:
     return ChatFormat.load(tiny_model)

@@ -233,6 +233,7 @@ class RolloutContext:
         attempt = self.attempt
         attempt.first_turn, attempt.resumed_prompt = len(self.turns), ()
         attempt.final_turn = None
+        attempt.sampled.add_pictures(prompt.messages)
         attempt.prompt_ids = attempt.chat.prompt_ids(
             prompt.messages, tools=prompt.tools, thinking=self.sampling.thinking
         )
@@ -263,6 +264,7 @@ class RolloutContext:
     def next_prompt(self, messages: Sequence[Message]) -> Sequence[int]:
         """Returns the current chain, extended by messages that answer its last turn."""
         ids, chat = self.attempt.ledger.ids, self.attempt.chat
+        self.attempt.sampled.add_pictures(messages)
         ids.extend(chat.delta_ids(messages, after=ids[-1], thinking=self.sampling.thinking))
         return self.attempt.prompt_then(len(self.turns) - 1, ids)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext
 from prorl_service.agents.services import Requirements
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.schemas import FinishReason, Message, Task, Turn
+from prorl_service.schemas import FinishReason, Message, Picture, Task, ToolCallRecord, Turn
 from prorl_service.tokens.formats import Problem, Reply
 from prorl_service.tools.base import Toolset, function_schema
 from prorl_service.tools.registry import packages_of, tools_named
@@ -100,6 +100,7 @@ async def _turns(
         attempt.first_turn = len(rollout.turns)
     attempt.final_turn = None
     tools.note, attempt.resumed_note = attempt.resumed_note, ""
+    tools.shows_pictures = attempt.chat.pictures is not None
     for _ in range(len(rollout.turns) - attempt.first_turn, rollout.limits.max_turns):
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH
@@ -154,9 +155,20 @@ async def _answers(
         with rollout.attempt.calling(call.name):
             record = await tools.call(call)
         rollout.attempt.note_call(turn, record)
-        answers.append(
-            Message(role="tool", content=record.output, name=call.name, tool_call_id=call.id)
-        )
+        answers.append(_result(record, call.id))
         if tools.ended_rollout:
             break
     return answers
+
+
+def _result(record: ToolCallRecord, call_id: str | None) -> Message:
+    """Returns what the policy is told: the output, and any pictures behind it."""
+    end = len(record.output)
+    pictures = [Picture(at=end, data=one) for one in record.pictures]
+    return Message(
+        role="tool",
+        content=record.output,
+        pictures=pictures,
+        name=record.name,
+        tool_call_id=call_id,
+    )

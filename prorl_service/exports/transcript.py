@@ -13,6 +13,7 @@ from typing import Literal
 from prorl_service.agents.base import Prompt
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message, Rollout, Segment, Task, ToolCallRecord, Trajectory, Turn
+from prorl_service.schemas.pictures import shown
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tokens.reading import Numbers, ReadMessage, ReadPrompt, ReplyReader, spoken
@@ -96,7 +97,8 @@ class Transcriber:
             )
         prompt = self._prompt(record.task, segment, thinking, numbers)
         tools = prompt.tools if prompt is not None else []
-        said, is_whole = [], prompt is not None
+        has_pictures = any(shown(segment.prompt_ids + segment.response_ids))
+        said, is_whole = [], prompt is not None and not has_pictures
         for n, turn in enumerate(turns):
             before = segment.prompt_ids + segment.response_ids[: turn.start]
             message = self._message(turn, before, tools, numbers)

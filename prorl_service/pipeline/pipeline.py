@@ -291,6 +291,8 @@ class Pipeline(RolloutExecutor):
             )
         if group.start is not None:
             attempt.replay = replay_of(group.start, handler, model.chat)
+            if group.start.trajectory is not None:
+                attempt.sampled.pictures |= group.start.trajectory.contents()
         self._resumer.save(record, handler, attempt, model.identity)
         return Execution(handler, RolloutContext(attempt, self._services), session, group.start)
 

@@ -28,10 +28,12 @@ from prorl_service.schemas import (
     FieldProblem,
     Group,
     Invalid,
+    Message,
     Sampling,
     Task,
     TaskProblem,
 )
+from prorl_service.schemas.pictures import FIRST_ID
 from prorl_service.schemas.suggestions import nearest_fields
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tools.base import function_schema
@@ -139,7 +141,8 @@ class Validator:
             )
         known = range(self.backends.model.require().chat.vocab_size or MAX_INT32)
         for segment in trajectory.segments:
-            if not all(one in known for one in (*segment.prompt_ids, *segment.response_ids)):
+            ids = [*segment.prompt_ids, *segment.response_ids]
+            if not all(one in known or one >= FIRST_ID for one in ids):
                 raise InvalidRequest.of_field(where, "it has tokens that the model does not have")
         first = trajectory.segments[trajectory.turns[0].segment].prompt_ids
         # Other agents write prompts of their own as they run.
@@ -234,6 +237,8 @@ def prompt_ids(
         prompt = handler.prompt()
     tools = [*prompt.tools, *_operator_tools(handler, services)]
     _check_names(tools)
+    if _pictures(prompt.messages) != _pictures(group.task.messages):
+        raise InvalidRequest.of_field("messages", f"the agent {group.task.agent} takes no pictures")
     ids = model.chat.prompt_ids(prompt.messages, tools=tools, thinking=group.sampling.thinking)
     if len(ids) >= model.max_model_len:
         raise InvalidRequest.of_field(
@@ -242,6 +247,10 @@ def prompt_ids(
             hint="shorten the prompt; at least one token must be left to sample",
         )
     return tuple(ids)
+
+
+def _pictures(messages: Sequence[Message]) -> list[str]:
+    return [picture.data for message in messages for picture in message.pictures]
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from prorl_service.schemas.groups import GroupIds as GroupIds
 from prorl_service.schemas.groups import Invalid as Invalid
 from prorl_service.schemas.groups import Limits as Limits
 from prorl_service.schemas.groups import Message as Message
+from prorl_service.schemas.groups import Picture as Picture
 from prorl_service.schemas.groups import RolloutIds as RolloutIds
 from prorl_service.schemas.groups import Start as Start
 from prorl_service.schemas.groups import StreamForm as StreamForm
@@ -57,6 +58,7 @@ from prorl_service.schemas.rollouts import ToolCallRecord as ToolCallRecord
 from prorl_service.schemas.rollouts import Trajectory as Trajectory
 from prorl_service.schemas.rollouts import Turn as Turn
 from prorl_service.schemas.rollouts import content_start as content_start
+from prorl_service.schemas.rollouts import contents_of as contents_of
 from prorl_service.schemas.rollouts import logprobs_mode_of as logprobs_mode_of
 from prorl_service.schemas.rollouts import sampled_tokens as sampled_tokens
 from prorl_service.schemas.service import ADAPTER_CONFIG as ADAPTER_CONFIG

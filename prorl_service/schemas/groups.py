@@ -1,6 +1,9 @@
 """Types that a trainer submits: groups of rollouts of one task."""
 
+import base64
+import binascii
 import json
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -32,6 +35,32 @@ from prorl_service.schemas.base import (
 from prorl_service.schemas.rollouts import Sampling, Trajectory
 from prorl_service.schemas.tracing import Traceparent
 
+_DATA_URL = re.compile(r"data:image/(?:png|jpeg);base64,(.*)", re.DOTALL)
+
+
+def _base64(text: str) -> str:
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"it is no base64: {error}") from None
+    return text
+
+
+def _of_parts(parts: Sequence[Any]) -> dict[str, Any]:
+    """Returns content and pictures of a message in parts. Raises `ValueError`."""
+    content, pictures = "", []
+    for number, part in enumerate(parts):
+        match part:
+            case {"type": "text", "text": str(text)}:
+                content += text
+            case {"type": "image_url", "image_url": {"url": str(url)}}:
+                if (data := _DATA_URL.fullmatch(url)) is None:
+                    raise ValueError(f"part {number}: give the picture as data:image/png;base64,…")
+                pictures.append({"at": len(content), "data": data[1]})
+            case _:
+                raise ValueError(f"part {number} is neither a text nor an image_url")
+    return {"content": content, "pictures": pictures}
+
 
 def _arguments(value: Any) -> Any:
     """Parses arguments, which OpenAI's clients send as JSON text."""
@@ -53,11 +82,30 @@ class MessageCall(WireModel):
     function: FunctionCall
 
 
+class Picture(WireModel):
+    """A picture in a message."""
+
+    at: int = Field(0, ge=0, description="Number of characters of the content before it.")
+    data: Annotated[str, AfterValidator(_base64)] = Field(
+        repr=False, description="A PNG or JPEG file of mode RGB, in base64."
+    )
+
+    @property
+    def content(self) -> bytes:
+        return base64.b64decode(self.data)
+
+
 class Message(WireModel):
-    """One message of a conversation, in OpenAI's form."""
+    """One message of a conversation, in OpenAI's form. A content of parts is taken, too: `text`,
+    and `image_url` with the picture itself, as a `data:` URL."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: Annotated[Text, BeforeValidator(lambda text: "" if text is None else text)]
+    pictures: list[Picture] = Field(
+        default_factory=list,
+        description="Pictures in the content, in their order.",
+        exclude_if=lambda value: not value,
+    )
     reasoning_content: Text | None = Field(
         None, description="The assistant's reasoning; templates drop it once a question follows."
     )
@@ -89,8 +137,20 @@ class Message(WireModel):
             raise ValueError(f"a reply is the assistant's, not the {message.role}'s")
         return message
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_parts(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(parts := value.get("content"), list):
+            return {**value, **_of_parts(parts)}
+        return value
+
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
+        if self.role == "assistant" and self.pictures:
+            raise ValueError("the assistant's messages have no pictures")
+        places = [one.at for one in self.pictures]
+        if places != sorted(places) or max(places, default=0) > len(self.content):
+            raise ValueError("pictures lie in the content, in their order")
         if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
             raise ValueError("only the assistant's messages have tool_calls and reasoning_content")
         if self.role != "tool" and (self.tool_call_id or self.name):

@@ -1,6 +1,7 @@
 """Types that come back: rollouts, their states with the legal moves as data, and errors."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Literal, Self
 
@@ -8,6 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from prorl_service.schemas.arrays import Float32Array, Int32Array, RunLengthArray
 from prorl_service.schemas.base import MAX_INT32, Choice, Id, WireModel
+from prorl_service.schemas.pictures import id_of
 
 NOT_SAMPLED = -1
 """Policy version of tokens the policy did not sample (template and tool output)."""
@@ -95,6 +97,12 @@ class ToolCallRecord(WireModel):
     is_error: bool = False
     duration_s: float = 0.0
     started_at: float | None = Field(None, description="Unix time in seconds.")
+    pictures: list[str] = Field(
+        default_factory=list,
+        repr=False,
+        exclude_if=lambda pictures: not pictures,
+        description="Pictures behind the output that the policy sees: files in base64.",
+    )
 
 
 class EngineTimes(WireModel):
@@ -230,6 +238,30 @@ class Trajectory(WireModel):
         "the service's own, without logprobs, and no segment is trained on. Absent if engines "
         "sampled the tokens.",
     )
+    pictures: dict[int, str] = Field(
+        default_factory=dict,
+        repr=False,
+        exclude_if=lambda pictures: not pictures,
+        description="The pictures of prompts that segments show, as files in base64, keyed by the "
+        "id of their tokens, which no vocabulary has. Those of tools are with the calls.",
+    )
+
+    @property
+    def has_pictures(self) -> bool:
+        calls = (call for turn in self.turns for call in turn.tool_calls)
+        return bool(self.pictures) or any(call.pictures for call in calls)
+
+    def contents(self) -> dict[int, bytes]:
+        """Returns all pictures that segments show, keyed by the id of their tokens."""
+        found = {id_: base64.b64decode(one) for id_, one in self.pictures.items()}
+        return found | contents_of(self.turns)
+
+
+def contents_of(turns: Iterable[Turn]) -> dict[int, bytes]:
+    """Returns the pictures that tools gave in these turns, keyed by the id of their tokens."""
+    records = (call for turn in turns for call in turn.tool_calls)
+    contents = [base64.b64decode(one) for record in records for one in record.pictures]
+    return {id_of(one): one for one in contents}
 
 
 def logprobs_mode_of(turns: Sequence[Turn]) -> LogprobsMode:

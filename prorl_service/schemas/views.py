@@ -234,6 +234,9 @@ class TextCall(WireModel):
     is_error: bool = False
     started_at: float | None = Field(None, description="Unix time in seconds.")
     duration_s: float = 0.0
+    pictures: list[str] = Field(
+        default_factory=list, repr=False, exclude_if=lambda pictures: not pictures
+    )
 
 
 class TextTurn(WireModel):

@@ -1,7 +1,9 @@
 """Fakes for testing agents without an engine or a sandbox. Not used by the service itself."""
 
+import errno
 import json
 import math
+import os
 import random
 import socket
 import sys
@@ -44,6 +46,7 @@ class ScriptedGenerator:
         seed: int | None,
         stop_token_ids: list[int],
         stop: Sequence[str] = (),
+        pictures: Sequence[bytes] = (),
     ) -> Generation:
         ids = list(next(self._answers))[:max_tokens]
         ended = bool(ids) and ids[-1] in (self._end_of_turn_id, *stop_token_ids)
@@ -104,6 +107,8 @@ class FakeSandbox:
         self.files[path] = content
 
     async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return self.files[path]
 
     async def snapshot(self, path: str) -> bytes:

@@ -54,6 +54,8 @@ class ChatFormat:
         self.vocab_size = files.vocab_size
         """Size of the model's vocabulary, which may have more ids than its tokenizer; None if
         no file says."""
+        self.pictures = files.pictures
+        """How the model sees pictures; None if it does not."""
         self._tokenizer = files.tokenizer
         self.template_digest = text_digest(files.template)
         self._template = Template(files.template, files.variables)
@@ -105,7 +107,8 @@ class ChatFormat:
                 "names the format of its calls; agents without tools can be used",
             )
         tools = [defused(tool, self.defuse) for tool in tools]
-        return self.encode(self._template.render(self._rendered(messages), tools, thinking))
+        text = self._template.render(self._rendered(messages), tools, thinking)
+        return self._expanded(self.encode(text), messages)
 
     def delta_ids(
         self, messages: Sequence[Message], *, after: int, thinking: bool | None = None
@@ -126,7 +129,7 @@ class ChatFormat:
             text = self._after_stand_in(turns, thinking)
         else:
             text = envelope.around(contents)
-        ids = self.encode(text)
+        ids = self._expanded(self.encode(text), messages)
         return ids[1:] if ids[0] == after else ids
 
     def read(self, text: str, prompt_ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Reply:
@@ -212,6 +215,18 @@ class ChatFormat:
     def defuse(self, content: str) -> str:
         """Returns `content` with the special tokens broken that it spells out."""
         return self._special_text.sub(lambda m: m[0][0] + "\u200b" + m[0][1:], content)
+
+    def _expanded(self, ids: list[int], messages: Sequence[Message]) -> list[int]:
+        """Returns ids with the pictures of the messages. Raises `InvalidRequest`."""
+        contents = [one.content for message in messages for one in message.pictures]
+        if not contents:
+            return ids
+        if self.pictures is None:
+            raise InvalidRequest(
+                "the messages have pictures, which this model does not see",
+                hint="serve one with vision, such as Qwen2.5-VL",
+            )
+        return self.pictures.expanded(ids, contents)
 
     def _after_stand_in(self, turns: Sequence[RenderedMessage], thinking: bool | None) -> str:
         """Renders `turns`, from the end of the turn that they answer on.

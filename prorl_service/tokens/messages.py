@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from prorl_service.schemas import Message
+from prorl_service.tokens.pictures import PLACEHOLDER
 from prorl_service.tokens.probe import Findings, reasoning
 
 Turn = dict[str, Any]
@@ -12,7 +13,7 @@ Turn = dict[str, Any]
 
 def rendered(message: Message, defuse: Callable[[str], str]) -> Turn:
     """Converts a message, with `defuse` applied to all its text."""
-    turn: Turn = {"role": message.role, "content": defuse(message.content)}
+    turn: Turn = {"role": message.role, "content": _content(message, defuse)}
     if message.reasoning_content is not None:
         turn |= reasoning(defuse(message.reasoning_content))
     if message.tool_calls:
@@ -31,6 +32,15 @@ def rendered(message: Message, defuse: Callable[[str], str]) -> Turn:
         if (value := getattr(message, field)) is not None:
             turn[field] = defuse(value)
     return turn
+
+
+def _content(message: Message, defuse: Callable[[str], str]) -> str:
+    """Returns the text, with a placeholder for each picture: no other text can spell one."""
+    parts, start = [], 0
+    for picture in message.pictures:
+        parts += [defuse(message.content[start : picture.at]), PLACEHOLDER]
+        start = picture.at
+    return "".join([*parts, defuse(message.content[start:])])
 
 
 def fold_systems(turns: Sequence[Turn], findings: Findings) -> list[Turn]:

@@ -14,8 +14,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from prorl_service.errors import InvalidRequest
+from prorl_service.tokens.pictures import PAD, PictureFormat
 
-PATTERNS = ["tokenizer*", "chat_template*", "config.json", "generation_config.json"]
+PATTERNS = [
+    *("tokenizer*", "chat_template*", "config.json", "generation_config.json"),
+    *("preprocessor_config.json", "processor_config.json"),
+]
 """Files that are fetched from the hub."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 REQUIRED = ("tokenizer.json", "tokenizer_config.json")
@@ -30,6 +34,8 @@ class ModelFiles:
     """Globals of the template."""
     vocab_size: int | None
     eos_ids: list[int]
+    pictures: PictureFormat | None = None
+    """None for a model that sees no pictures."""
 
 
 def load(model: str | Path) -> ModelFiles:
@@ -45,6 +51,7 @@ def load(model: str | Path) -> ModelFiles:
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         vocab_size = _of_model(directory / "config.json", "vocab_size")
         eos_ids = _eos_ids(directory)
+        pictures = PictureFormat.load(directory, tokenizer.token_to_id(PAD))
         separate = directory / "chat_template.jinja"
         template = separate.read_text() if separate.is_file() else config.get("chat_template")
     except Exception as error:  # tokenizers raises bare Exception
@@ -59,7 +66,7 @@ def load(model: str | Path) -> ModelFiles:
     variables = {key: _token_text(config.get(key)) for key in ("bos_token", "eos_token")}
     if (eos_id := tokenizer.token_to_id(variables["eos_token"] or "")) is not None:
         eos_ids.append(eos_id)
-    return ModelFiles(tokenizer, template, variables, vocab_size, eos_ids)
+    return ModelFiles(tokenizer, template, variables, vocab_size, eos_ids, pictures)
 
 
 def context_tokens(model: str | Path) -> int | None:

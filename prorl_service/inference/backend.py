@@ -147,6 +147,10 @@ class Backend:
                 f"the prompt has ids that the model of {self.url} does not know",
                 hint=f"its vocabulary ends at {self.vocab_size}",
             )
+        if call.pictures and not self.engine.sees:
+            raise BackendRejected(
+                f"{self.url} takes no pictures", hint="vLLM and the reference engine do"
+            )
         answer = await self.engine.generate(call)
         if len(answer.token_ids) > call.max_tokens:
             raise self._invalid("more ids than asked for")

@@ -51,6 +51,8 @@ class Generator(Protocol):
         seed: int | None,
         stop_token_ids: list[int],
         stop: Sequence[str] = (),
+        pictures: Sequence[bytes] = (),
     ) -> Generation:
-        """`stop`: texts at which the engine may stop; some sample on. Raises `BackendError`; its
-        `retryable` says whether a retry can help."""
+        """`stop`: texts at which the engine may stop; some sample on. `pictures`: those of the
+        prompt, in their order. Raises `BackendError`; its `retryable` says whether a retry can
+        help."""

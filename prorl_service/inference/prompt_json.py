@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import orjson
 
+from prorl_service.schemas.pictures import FIRST_ID
+
 
 class EncodedPrompt:
     """Immutable."""
@@ -26,7 +28,9 @@ class EncodedPrompt:
         fresh = orjson.dumps(new.tolist())[1:-1]
         self._items += b"," + fresh if self._items and fresh else fresh
         self._least = min(self._least, min(new, default=0))
-        self._greatest = max(self._greatest, max(new, default=0))
+        if (greatest := max(new, default=0)) >= FIRST_ID:
+            greatest = max((one for one in new if one < FIRST_ID), default=0)
+        self._greatest = max(self._greatest, greatest)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -39,7 +43,7 @@ class EncodedPrompt:
         return EncodedPrompt(self._ids + array("i", ids), before=self)
 
     def is_of(self, vocab_size: int) -> bool:
-        """Returns whether a model with that many ids knows all of them."""
+        """Returns whether a model with that many ids knows all of them but the pictures'."""
         return self._least >= 0 and self._greatest < vocab_size
 
     def is_prefix_of(self, ids: "array[int]") -> bool:

@@ -73,11 +73,12 @@ class RolloutSession:
         seed: int | None,
         stop_token_ids: list[int],
         stop: Sequence[str] = (),
+        pictures: Sequence[bytes] = (),
     ) -> Generation:
         """Raises the `BackendError` of the last of `MAX_ATTEMPTS`."""
         prompt = self._encoded(prompt_ids)
         call = EngineCall(
-            prompt, sampling, max_tokens, seed, self._rollout_id, stop_token_ids, stop
+            prompt, sampling, max_tokens, seed, self._rollout_id, stop_token_ids, stop, pictures
         )
         failed: list[PoolMember] = []
         busy = 0

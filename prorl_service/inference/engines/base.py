@@ -129,6 +129,8 @@ class EngineCall:
     session_id: str
     stop_token_ids: Sequence[int] = ()
     stop: Sequence[str] = ()
+    pictures: Sequence[bytes] = ()
+    """The pictures of the prompt, in their order."""
 
 
 class Transfer(ABC):
@@ -158,6 +160,8 @@ class Engine(ABC):
     """Name in `BackendSpec.kind`, and in traces."""
     owned_by: ClassVar[str] = ""
     """Owner by which it is recognised: that in the answer of its /v1/models."""
+    sees: ClassVar[bool] = False
+    """True if calls may have pictures."""
     hints: ClassVar[Mapping[int, str]] = {}
     """Hints for refusals, by HTTP status."""
 

@@ -34,6 +34,8 @@ from prorl_service.inference.engines.base import (
 )
 from prorl_service.inference.engines.handout import handed_out
 from prorl_service.inference.engines.versions import expanded, labels_of, read_label
+from prorl_service.schemas.pictures import url_of
+from prorl_service.tokens.pictures import PictureFormat
 
 GENERATE = "/inference/v1/generate"
 TIMES = "times"
@@ -41,6 +43,7 @@ TIMES = "times"
 
 
 class VllmRoutes(Engine):
+    sees = True
     model: str | None = None
     """Name of the model in calls; None: the engine's default."""
 
@@ -76,14 +79,33 @@ class VllmRoutes(Engine):
             "detokenize": bool(call.stop),  # vLLM needs the text to find a stop in it
             **({"stop": call.stop} if call.stop else {}),
         }
-        body = {"token_ids": orjson.Fragment(call.prompt.json()), "sampling_params": params}
+        body = {**self._prompt(call), "sampling_params": params}
         if self.model is not None:
             body["model"] = self.model
-        read = partial(self._read, len(call.prompt), label)
+        read = partial(self._read, call, label)
         headers = {"X-Session-ID": call.session_id}
         return await self.http.ask("POST", GENERATE, read, json=body, headers=headers)
 
-    def _read(self, prompt_length: int, label: str | None, answer: Any) -> Generation:
+    def _prompt(self, call: EngineCall) -> dict[str, Any]:
+        """Pictures have one placeholder each, which the engine expands: vLLM would expand those of
+        an expanded prompt again, and not tell."""
+        if not call.pictures:
+            return {"token_ids": orjson.Fragment(call.prompt.json())}
+        parts = [{"type": "image_url", "url": url_of(one)} for one in call.pictures]
+        ids = self._pictures.compact(call.prompt.ids)
+        return {"token_ids": ids, "content_parts": parts, "return_token_ids": True}
+
+    @property
+    def _pictures(self) -> PictureFormat:
+        assert self.chat is not None
+        assert self.chat.pictures is not None
+        return self.chat.pictures
+
+    def _read(self, call: EngineCall, label: str | None, answer: Any) -> Generation:
+        prompt_length = len(call.prompt)
+        if call.pictures:
+            seen = self._pictures.padded(call.prompt.ids)
+            require(answer["prompt_token_ids"] == seen, "it expands pictures in another way")
         choice = answer["choices"][0]
         ids, spans = choice["token_ids"], choice.get("weight_versions") or []
         usage = answer["usage"] if label is None else answer.get("usage")

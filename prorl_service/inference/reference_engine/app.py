@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,18 +84,16 @@ async def generate(
         message = f"The model `{body.model}` does not exist. This one is {engine.model_id}."
         raise RefusedRequest(message, status=404, kind="NotFoundError", param="model")
     batcher, model = engine.batcher, engine.batcher.model
-    sequence = body.sequence(
-        vocab_size=model.vocab_size,
-        max_model_len=engine.max_model_len,
-        eos=model.eos_token_ids,
-        session_id=x_session_id,
+    make = partial(
+        body.sequence, model, max_model_len=engine.max_model_len, session_id=x_session_id
     )
+    sequence = await asyncio.to_thread(make) if body.content_parts else make()
     watcher = asyncio.create_task(_abort_on_disconnect(request, batcher, sequence))
     try:
         await batcher.generate(sequence)
     finally:
         watcher.cancel()
-    answer = body.answer(sequence, model_id=engine.model_id, eos=model.eos_token_ids)
+    answer = body.answer(sequence, model, model_id=engine.model_id)
     return Response(orjson.dumps(answer), media_type="application/json")
 
 

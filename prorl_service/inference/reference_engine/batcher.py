@@ -21,8 +21,9 @@ from typing import Literal, TypeVar
 
 from prorl_service.inference.engines.versions import NEVER_UPDATED
 from prorl_service.inference.reference_engine.kv import KVCache, KVPool, common_prefix
-from prorl_service.inference.reference_engine.model import PackedModel
+from prorl_service.inference.reference_engine.model import Chunk, PackedModel
 from prorl_service.inference.reference_engine.sampling import DrawParams, sample
+from prorl_service.inference.reference_engine.vision import Sight
 from prorl_service.schemas import EngineTimes, StopReason
 
 MAX_SEQUENCES = 256
@@ -47,6 +48,8 @@ class Sequence:
     rng: Random
     stop_token_ids: frozenset[int]
     session_id: str | None
+    sight: Sight | None = None
+    """The pictures of the prompt, if it has any."""
     token_ids: list[int] = field(init=False)
     logprobs: list[float] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
@@ -188,6 +191,7 @@ class Batcher:
                 self._die(error)
                 raise
             self.kv.clear()
+            self.model.forget_features()
             for cache in self.running.values():
                 cache.length = 0
 
@@ -272,7 +276,7 @@ class Batcher:
             self.counters.cached_tokens += cache.length
 
     def _forward(self, plan: Plan) -> list[tuple[Sequence, int, float]]:
-        logits = self.model.forward([(cache, chunk) for _, cache, chunk in plan])
+        logits = self.model.forward([Chunk(cache, ids, one.sight) for one, cache, ids in plan])
         complete = [
             row
             for row, (sequence, cache, _) in enumerate(plan)

@@ -10,6 +10,7 @@ Knows nothing of sampling, requests or time.
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,32 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AttentionInterface,
+    AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     GenerationConfig,
     PreTrainedModel,
 )
 
 from prorl_service.errors import BackendError
+from prorl_service.inference.reference_engine import vision
 from prorl_service.inference.reference_engine.kv import KVCache, KVLayout
+from prorl_service.inference.reference_engine.vision import Sight, VisionTower
 
-Chunk = tuple[KVCache, list[int]]
-"""The tokens that come next in a sequence, and the cache of those before them."""
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The tokens that come next in a sequence, and the cache of those before them."""
+
+    cache: KVCache
+    tokens: list[int]
+    sight: Sight | None = None
+    """The pictures of the sequence, if it has any."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.cache.length, self.cache.length + len(self.tokens)
+
 
 _FOREIGN_OPTIONS = ("sliding_window", "softcap", "s_aux")
 """Attention options of some models that are not supported: ignoring them gives wrong logits."""
@@ -39,6 +56,8 @@ class PackedModel:
     def __init__(self, directory: Path, dtype: torch.dtype) -> None:
         """Loads a checkpoint from disk; raises `BackendError` if it cannot be served."""
         self.module = _load(directory, dtype)
+        sees = self.module.config.model_type in vision.MODELS
+        self.vision = VisionTower(self.module, directory) if sees else None
         config = self.module.config.get_text_config()
         try:
             self.kv_layout = _kv_layout(config, dtype)
@@ -53,7 +72,7 @@ class PackedModel:
         """Raises `BackendError` unless every layer keeps its state in the cache alone."""
         cache = KVCache(self.kv_layout, capacity=2)
         cache.data.fill_(torch.nan)
-        self.forward([(cache, [0, 0])])
+        self.forward([Chunk(cache, [0, 0])])
         if cache.data.isnan().any():
             raise _unsupported("layers other than attention")
 
@@ -65,24 +84,43 @@ class PackedModel:
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Extends each cache by its chunk. Returns fp32 logits [chunks, vocab] of last tokens."""
-        token_ids = [token for _, tokens in chunks for token in tokens]
-        positions = [
-            position
-            for cache, tokens in chunks
-            for position in range(cache.length, cache.length + len(tokens))
-        ]
-        lengths = torch.tensor([len(tokens) for _, tokens in chunks])
+        lengths = torch.tensor([len(chunk.tokens) for chunk in chunks])
         output = self.module(
-            input_ids=torch.tensor([token_ids]),
-            position_ids=torch.tensor([positions]),
+            **self._inputs(chunks),
             use_cache=False,
             logits_to_keep=lengths.cumsum(0) - 1,
             chunks=chunks,
         )
-        for cache, tokens in chunks:
-            cache.length += len(tokens)
+        for chunk in chunks:
+            chunk.cache.length += len(chunk.tokens)
         logits: torch.Tensor = output.logits[0].float()
         return logits
+
+    def _inputs(self, chunks: Sequence[Chunk]) -> dict[str, torch.Tensor]:
+        spans = [chunk.span for chunk in chunks]
+        if self.vision is None or all(chunk.sight is None for chunk in chunks):
+            ids = [token for chunk in chunks for token in chunk.tokens]
+            positions = [position for span in spans for position in range(*span)]
+            return {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
+        places = [
+            torch.arange(*span).expand(3, -1) if one.sight is None else one.sight.positions(*span)
+            for one, span in zip(chunks, spans, strict=True)
+        ]
+        embeds = [
+            self.vision.embedded(
+                torch.tensor(one.tokens), [] if one.sight is None else one.sight.parts(*span)
+            )
+            for one, span in zip(chunks, spans, strict=True)
+        ]
+        return {
+            "inputs_embeds": torch.cat(embeds)[None],
+            "position_ids": torch.cat(places, dim=1)[:, None],
+        }
+
+    def forget_features(self) -> None:
+        """Forgets what was computed of pictures with the old weights."""
+        if self.vision is not None:
+            self.vision.forget()
 
 
 def _load(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -94,10 +132,14 @@ def _load(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
             retryable=False,
         )
     try:
-        module, loading = AutoModelForCausalLM.from_pretrained(
+        sees = AutoConfig.from_pretrained(directory).model_type in vision.MODELS
+        kind: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+        module, loading = kind.from_pretrained(
             directory,
             dtype=dtype,
-            attn_implementation="packed",
+            attn_implementation={"text_config": "packed", "vision_config": "sdpa"}
+            if sees
+            else "packed",
             local_files_only=True,
             output_loading_info=True,
         )
@@ -106,7 +148,8 @@ def _load(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
     if missing := sorted(loading["missing_keys"]):
         message = f"{directory} lacks {len(missing)} tensors, {missing[0]} among them"
         raise BackendError(message, retryable=False)
-    return module.eval().requires_grad_(False)
+    served: PreTrainedModel = module.eval().requires_grad_(False)
+    return served
 
 
 def _kv_layout(config: Any, dtype: torch.dtype) -> KVLayout:
@@ -139,12 +182,12 @@ def _packed_attention(
     for name in _FOREIGN_OPTIONS:
         if options.get(name) is not None:
             raise _unsupported(name)
-    lengths = [len(tokens) for _, tokens in chunks]
+    lengths = [len(chunk.tokens) for chunk in chunks]
     queries = torch.split(query, lengths, dim=2)
     keys_values = torch.split(torch.stack((key[0], value[0])), lengths, dim=2)
     attended = [
-        _attend(one, cache.extended(module.layer_idx, new), scaling)
-        for (cache, _), one, new in zip(chunks, queries, keys_values, strict=True)
+        _attend(one, chunk.cache.extended(module.layer_idx, new), scaling)
+        for chunk, one, new in zip(chunks, queries, keys_values, strict=True)
     ]
     return torch.cat(attended, dim=2).transpose(1, 2), None
 

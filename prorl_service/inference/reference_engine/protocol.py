@@ -4,6 +4,7 @@ Unlike vLLM, this engine refuses unknown keys: a sampling option that is silentl
 rollouts of a policy other than the one asked for.
 """
 
+import base64
 import time
 import uuid
 from itertools import groupby
@@ -14,7 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.inference.engines.vllm_routes import TIMES
 from prorl_service.inference.reference_engine.batcher import Sequence
+from prorl_service.inference.reference_engine.model import PackedModel
 from prorl_service.inference.reference_engine.sampling import DrawParams
+from prorl_service.inference.reference_engine.vision import Sight, VisionTower
 from prorl_service.net.fetching import Offer
 
 TokenId = Annotated[int, Field(ge=0)]
@@ -60,48 +63,77 @@ class SamplingBody(_Strict):
     detokenize: bool = Field(False, description="Accepted; no text is ever returned.")
 
 
+class PicturePart(_Strict):
+    type: Literal["image_url"]
+    url: str = Field(pattern="^data:[^,]*;base64,")
+
+    @property
+    def content(self) -> bytes:
+        """Raises `ValueError`."""
+        return base64.b64decode(self.url.partition(",")[2], validate=True)
+
+
 class GenerateBody(_Strict):
     token_ids: list[TokenId] = Field(min_length=1)
+    content_parts: list[PicturePart] = Field(
+        [], description="A picture for each placeholder among the ids, in their order."
+    )
+    return_token_ids: bool = Field(False, description="Tell the prompt as the model sees it.")
     sampling_params: SamplingBody
     model: str | None = None
     request_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
 
     def sequence(
-        self, *, vocab_size: int, max_model_len: int, eos: frozenset[int], session_id: str | None
+        self, model: PackedModel, *, max_model_len: int, session_id: str | None
     ) -> Sequence:
-        """Raises `RefusedRequest` for a prompt that does not fit the context or the vocabulary."""
-        params, length = self.sampling_params, len(self.token_ids)
+        """Raises `RefusedRequest` for a prompt that does not fit the context or the vocabulary, and
+        for pictures that cannot be seen."""
+        if (largest := max(self.token_ids)) >= model.vocab_size:
+            raise RefusedRequest(f"Token id {largest} is out of vocabulary")
+        ids, sight = self._seen(model.vision)
+        params, length = self.sampling_params, len(ids)
         if length >= max_model_len:
             raise RefusedRequest(
                 f"The prompt (length {length}) plus at least 1 output token is longer than the "
                 f"maximum model length of {max_model_len}."
             )
-        if (largest := max(self.token_ids)) >= vocab_size:
-            raise RefusedRequest(f"Token id {largest} is out of vocabulary")
         room = max_model_len - length
         return Sequence(
-            prompt_ids=self.token_ids,
+            prompt_ids=ids,
+            sight=sight,
             max_tokens=min(params.max_tokens or room, room),
             params=DrawParams(params.temperature, params.top_p, max(params.top_k, 0)),
             rng=Random(params.seed),
             stop_token_ids=frozenset(params.stop_token_ids)
-            | (frozenset() if params.ignore_eos else eos),
+            | (frozenset() if params.ignore_eos else model.eos_token_ids),
             session_id=session_id,
         )
 
-    def answer(self, sequence: Sequence, *, model_id: str, eos: frozenset[int]) -> dict[str, Any]:
+    def _seen(self, vision: VisionTower | None) -> tuple[list[int], Sight | None]:
+        if not self.content_parts:
+            return self.token_ids, None
+        if vision is None:
+            raise RefusedRequest("This model sees no pictures", param="content_parts")
+        try:
+            return vision.expanded(self.token_ids, [one.content for one in self.content_parts])
+        except ValueError as error:
+            raise RefusedRequest(str(error), param="content_parts") from error
+
+    def answer(self, sequence: Sequence, model: PackedModel, *, model_id: str) -> dict[str, Any]:
+        seen = {"prompt_token_ids": _padded(sequence.prompt_ids, model)}
         output_ids = sequence.output_ids
         return {
             "request_id": f"generate-tokens-{self.request_id}",
             "model": model_id,
             "created": int(time.time()),
             "usage": _usage(sequence),
+            **(seen if self.return_token_ids else {}),
             TIMES: sequence.times.model_dump(),
             "choices": [
                 {
                     "index": 0,
                     "finish_reason": sequence.finish_reason,
-                    "stop_reason": _stop_reason(sequence, eos),
+                    "stop_reason": _stop_reason(sequence, model.eos_token_ids),
                     "token_ids": output_ids,
                     "weight_versions": _version_spans(sequence.versions),
                     "logprobs": self._logprobs(output_ids, sequence.logprobs),
@@ -126,6 +158,10 @@ class FileToFetch(BaseModel):
 
     def offer(self) -> Offer:
         return Offer(self.path, self.size, self.url, self.base)
+
+
+def _padded(ids: list[int], model: PackedModel) -> list[int]:
+    return ids if model.vision is None else model.vision.padded(ids)
 
 
 def _usage(sequence: Sequence) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Random-weight Qwen3 models with a tokenizer of their own, for tests, demos and benchmarks.
+"""Random-weight Qwen3 and Qwen2.5-VL models with a tokenizer of their own, for tests, demos and
+benchmarks.
 
 They are as hostile as a real policy can get: a random model samples ids that the tokenizer does not
 know and text that never survives decode-then-encode. Nothing here trains a model.
@@ -8,12 +9,25 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+PATCH, MERGE = 14, 2
+"""Side of a patch in pixels, and of a token in patches."""
+MAX_PICTURE_TOKENS = 64
 PLAIN_ADDED_TOKENS = (
     "<tool_call>",
     "</tool_call>",
@@ -52,6 +66,7 @@ def build_tiny_model(
     use_regex: bool = True,
     max_position_embeddings: int = 4096,
     seed: int = 0,
+    sees: bool = False,
 ) -> None:
     """Writes config, fp32 weights, tokenizer and Qwen3's chat template into `directory`.
 
@@ -59,28 +74,28 @@ def build_tiny_model(
     the model has more, so it can sample ids that the tokenizer does not know. Merges are learned
     from `texts`, too; with `use_regex=False` a merge may span words and lines, which makes tokens
     as large as the templates in `texts`. The default `initializer_range` is large enough for peaked
-    distributions (0.02 gives near-uniform ones).
+    distributions (0.02 gives near-uniform ones). `sees`: a Qwen2.5-VL, with its processor.
     """
-    tokenizer = _train_tokenizer([*CORPUS, *texts], vocab_size, use_regex=use_regex)
+    added = [*SPECIAL_TOKENS, *(VISION_TOKENS if sees else ())]
+    tokenizer = _train_tokenizer([*CORPUS, *texts], vocab_size, added, use_regex=use_regex)
     tokenizer.save_pretrained(directory)
     heads = hidden_size // 16
-    config = Qwen3Config(
-        vocab_size=(len(tokenizer) // 64 + 1) * 64,
-        hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads // 2,
-        head_dim=HEAD_DIM,
-        tie_word_embeddings=tie_word_embeddings,
-        initializer_range=initializer_range,
-        max_position_embeddings=max_position_embeddings,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    text = {
+        "vocab_size": (len(tokenizer) // 64 + 1) * 64,
+        "hidden_size": hidden_size,
+        "intermediate_size": 2 * hidden_size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
+        "tie_word_embeddings": tie_word_embeddings,
+        "initializer_range": initializer_range,
+        "max_position_embeddings": max_position_embeddings,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
+        model: Any = _seeing(text, tokenizer, directory) if sees else _reading(text)
     # No sampling defaults: engines would apply them to requests that do not name their own.
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
@@ -88,8 +103,48 @@ def build_tiny_model(
     model.save_pretrained(directory)
 
 
+def _reading(text: dict[str, Any]) -> Qwen3ForCausalLM:
+    return Qwen3ForCausalLM(Qwen3Config(**text, head_dim=HEAD_DIM))
+
+
+def _seeing(
+    text: dict[str, Any], tokenizer: PreTrainedTokenizerFast, directory: Path
+) -> Qwen2_5_VLForConditionalGeneration:
+    """Writes the processor's file, too."""
+    side = PATCH * MERGE
+    processor = Qwen2VLImageProcessorPil(
+        patch_size=PATCH,
+        merge_size=MERGE,
+        min_pixels=side**2,
+        max_pixels=MAX_PICTURE_TOKENS * side**2,
+    )
+    processor.save_pretrained(directory)
+    heads = text["hidden_size"] // HEAD_DIM  # its heads have this size, as those of Qwen3 do
+    text |= {"num_attention_heads": heads, "num_key_value_heads": max(1, heads // 2)}
+    quarter = HEAD_DIM // 8
+    sections = [quarter, HEAD_DIM // 4 - quarter // 2, HEAD_DIM // 4 - quarter // 2]
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+    vision = {
+        "depth": 2,
+        "hidden_size": text["hidden_size"],
+        "intermediate_size": 2 * text["hidden_size"],
+        "num_heads": heads,
+        "out_hidden_size": text["hidden_size"],
+        "patch_size": PATCH,
+        "spatial_merge_size": MERGE,
+        "window_size": 4 * side,
+        "fullatt_block_indexes": [1],
+    }
+    names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    ids = dict(zip(names, tokenizer.convert_tokens_to_ids([*VISION_TOKENS]), strict=True))
+    config = Qwen2_5_VLConfig(
+        text_config={**text, "rope_parameters": rope}, vision_config=vision, **ids
+    )
+    return Qwen2_5_VLForConditionalGeneration(config)
+
+
 def _train_tokenizer(
-    texts: Sequence[str], vocab_size: int, *, use_regex: bool
+    texts: Sequence[str], vocab_size: int, special: Sequence[str], *, use_regex: bool
 ) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -100,19 +155,19 @@ def _train_tokenizer(
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIAL_TOKENS) - len(PLAIN_ADDED_TOKENS),
+        vocab_size=vocab_size - len(special) - len(PLAIN_ADDED_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_without_added_tokens(texts), trainer)
-    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in special])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in PLAIN_ADDED_TOKENS])
-    end_of_text, _, end_of_turn = SPECIAL_TOKENS
+    end_of_text, start_of_turn, end_of_turn, *of_vision = special
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=end_of_turn,
         pad_token=end_of_text,
-        extra_special_tokens=["<|im_start|>"],
+        extra_special_tokens=[start_of_turn, *of_vision],
         clean_up_tokenization_spaces=False,
         chat_template=chat_template(),
     )

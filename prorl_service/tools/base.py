@@ -3,6 +3,8 @@
 A tool's own failure is a result for the model; exceptions mean that the sandbox or a server failed.
 """
 
+import asyncio
+import base64
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from prorl_service import metrics
 from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.schemas import ToolCallRecord
+from prorl_service.schemas.pictures import canonical
 from prorl_service.tokens.formats import ToolCall, ToolSchema
 
 
@@ -37,6 +40,9 @@ class Tool(Protocol):
 
         A result with `ends_rollout` is the last of its rollout.
         """
+
+
+UNSEEN = "[an image: left out, the model reads text only]"
 
 
 @cache
@@ -75,6 +81,8 @@ class Toolset:
         self.schemas: list[ToolSchema] = [function_schema(tool) for tool in tools]
         self.note = ""
         """Text for the model that goes before the output of the next call."""
+        self.shows_pictures = False
+        """True if the policy sees pictures; those in results are left out otherwise."""
         self.ended_rollout = False
         """True once a call has ended the rollout; later calls must not be made."""
 
@@ -88,13 +96,20 @@ class Toolset:
         started, started_at = time.monotonic(), time.time()
         result = await self._run(call)
         output, self.note = self.note + result.output, ""
+        given = [one["base64"] for one in result.data.get("images", ())]
+        pictures, problems = list[str](), list[str]()
+        if given and self.shows_pictures:
+            pictures, problems = await asyncio.to_thread(_readable, given)
+        elif given and not output:
+            output = UNSEEN
         self.ended_rollout = result.ends_rollout
         took_s = time.monotonic() - started
         metrics.tool_called(call.name if call.name in self._tools else "unknown", took_s=took_s)
         return ToolCallRecord(
             name=call.name,
             arguments=call.arguments,
-            output=output,
+            output="\n".join([output, *problems]),
+            pictures=pictures,
             is_error=result.is_error,
             duration_s=took_s,
             started_at=started_at,
@@ -110,6 +125,17 @@ class Toolset:
         except ValidationError as error:
             return ToolResult(_problems(tool, error), is_error=True)
         return await tool.call(self.sandbox, arguments, timeout_s=self._timeout_s)
+
+
+def _readable(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns pictures, in base64, in the form that models get, and the problems of others."""
+    pictures, problems = [], []
+    for one in given:
+        try:
+            pictures.append(base64.b64encode(canonical(base64.b64decode(one))).decode())
+        except ValueError as error:
+            problems.append(f"[left out: {error}]")
+    return pictures, problems
 
 
 def _problems(tool: Tool, error: ValidationError) -> str:

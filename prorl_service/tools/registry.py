@@ -19,6 +19,7 @@ from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
 from prorl_service.tools.str_replace_editor import StrReplaceEditor
 from prorl_service.tools.submit import Submit
+from prorl_service.tools.view_image import ViewImage
 
 ENTRY_POINT_GROUP = "prorl.tools"
 
@@ -28,7 +29,7 @@ def all_tools() -> Mapping[str, Tool]:
     """Returns the tools of this process by name. Raises `InvalidRequest` for an entry point that is
     not a tool."""
     tools: dict[str, Tool] = {
-        tool.name: tool for tool in (Bash(), IPython(), StrReplaceEditor(), Submit())
+        tool.name: tool for tool in (Bash(), IPython(), StrReplaceEditor(), Submit(), ViewImage())
     }
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         tool = entry_point.load()()

@@ -1,14 +1,18 @@
 """Schemas as models see them, and the end of a rollout."""
 
+import base64
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from prorl_service.sandbox.base import ToolResult
+from prorl_service.schemas.pictures import canonical
 from prorl_service.testing import FakeSandbox
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.registry import tools_named
+from tests.pictures import encoded
 from tests.sandbox.sandboxes import running
 
 
@@ -20,11 +24,11 @@ def sandbox(calls: list[Any]) -> FakeSandbox:
     return FakeSandbox(answer)
 
 
-NAMES = ("bash", "ipython", "str_replace_editor", "submit")
-BASH, IPYTHON, EDITOR, SUBMIT = tools_named(NAMES)
+NAMES = ("bash", "ipython", "str_replace_editor", "submit", "view_image")
+BASH, IPYTHON, EDITOR, SUBMIT, VIEW = tools_named(NAMES)
 
 
-@pytest.mark.parametrize("tool", [BASH, IPYTHON, EDITOR, SUBMIT])
+@pytest.mark.parametrize("tool", [BASH, IPYTHON, EDITOR, SUBMIT, VIEW])
 def test_schemas_are_plain_json_schema(tool: Tool) -> None:
     function = function_schema(tool)["function"]
     assert function["name"] == tool.name
@@ -94,3 +98,27 @@ async def test_a_model_can_call_ipython() -> None:
         assert record.output == "False"
         record = await tools.call(ToolCall("ipython", {"kode": "1"}))
         assert record.is_error
+
+
+@pytest.mark.parametrize(
+    ("path", "sees", "output", "pictures"),
+    [
+        ("a.gif", True, "", 1),
+        ("a.gif", False, "[an image: left out, the model reads text only]", 0),
+        ("a.txt", True, "[left out: the picture cannot be read", 0),
+        ("b.gif", True, "b.gif: ", 0),
+    ],
+)
+async def test_an_image_is_shown_to_a_policy_that_sees(
+    path: str, sees: bool, output: str, pictures: int
+) -> None:
+    grey = encoded(Image.new("P", (56, 56)), "GIF")
+    files = sandbox([])
+    files.files |= {"a.gif": grey, "a.txt": b"text"}
+    tools = Toolset([VIEW], files, timeout_s=1)
+    tools.shows_pictures = sees
+    record = await tools.call(ToolCall("view_image", {"path": path}))
+    assert output in record.output
+    assert len(record.pictures) == pictures
+    for one in record.pictures:
+        assert base64.b64decode(one) == canonical(grey)

@@ -18,7 +18,7 @@ from tests.docs.printed import blocks
 from tests.installed import install
 from tests.server.application import Settings, finished, serving
 
-NAMES = ["bash", "ipython", "str_replace_editor", "submit", "word_count"]
+NAMES = ["bash", "ipython", "str_replace_editor", "submit", "view_image", "word_count"]
 CALL = '<tool_call>\n{"name": "word_count", "arguments": {"path": "poem.txt"}}\n</tool_call>'
 Install = Callable[[str], None]
 

@@ -1,0 +1,31 @@
+"""The view_image tool: shows a picture of the sandbox to a policy that sees pictures."""
+
+import base64
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prorl_service.sandbox.base import Sandbox, ToolResult
+
+MAX_BYTES = 8 << 20
+
+
+class ViewImageArguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(description="Path of a PNG, JPEG, GIF or WebP file.")
+
+
+class ViewImage:
+    name = "view_image"
+    description = "Look at an image file."
+    arguments = ViewImageArguments
+    may_repeat = True
+
+    async def call(
+        self, sandbox: Sandbox, arguments: ViewImageArguments, *, timeout_s: float
+    ) -> ToolResult:
+        try:
+            content = await sandbox.download(arguments.path, max_bytes=MAX_BYTES)
+        except OSError as error:
+            return ToolResult(f"{arguments.path}: {error.strerror}", is_error=True)
+        return ToolResult("", data={"images": [{"base64": base64.b64encode(content).decode()}]})

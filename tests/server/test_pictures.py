@@ -1,0 +1,97 @@
+"""Pictures in tasks and in the results of tools: what the policy saw is what a trainer is told."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prorl_service import local
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.schemas import (
+    BackendSpec,
+    Group,
+    Rollout,
+    RolloutState,
+    Start,
+)
+from prorl_service.schemas.pictures import canonical, id_of, shown
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+from tests.parts import trajectory_of
+from tests.pictures import FILE, largest_difference, looking, png
+from tests.server.application import Settings, serving
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+SEEN = canonical(FILE.encode())
+EXACT, SWAPPED = 1e-4, 0.5
+
+
+@pytest.fixture(scope="module")
+def seeing(seeing_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with local.engine(seeing_model, log=tmp_path_factory.mktemp("logs") / "log") as engine:
+        yield engine.url
+
+
+@pytest.fixture
+async def client(seeing: str, settings: Settings) -> AsyncIterator[AsyncRolloutClient]:
+    own = replace(settings, backends=(BackendSpec(url=seeing),))
+    async with serving(own) as url, AsyncRolloutClient(url) as connected:
+        yield connected
+
+
+async def ended(client: AsyncRolloutClient, group: Group) -> list[Rollout]:
+    await client.submit([group])
+    found = await client.wait(group.rollout_ids(), 120)
+    assert [one.state for one in found] == [RolloutState.DONE] * group.n, found
+    return found
+
+
+async def test_the_policy_sees_the_pictures_of_its_task(
+    client: AsyncRolloutClient, seeing_model: Path
+) -> None:
+    first, second, other = png(seed=1), png(84, 56, seed=2), png(seed=3)
+    found = await ended(client, looking("two", first, second, n=2))
+    for trajectory in map(trajectory_of, found):
+        [segment] = trajectory.segments
+        assert [*shown(segment.prompt_ids)] == [id_of(first), id_of(second)]
+        contents = trajectory.contents()
+        assert contents == {id_of(one): one for one in (first, second)}
+        assert largest_difference(seeing_model, segment, contents) < EXACT
+        swapped = {**contents, id_of(first): other}
+        assert largest_difference(seeing_model, segment, swapped) > SWAPPED
+
+
+async def test_the_policy_sees_the_pictures_of_its_tools(
+    client: AsyncRolloutClient, seeing_model: Path
+) -> None:
+    """A head start makes the call; a branch sees what was seen then."""
+    question = png(seed=1)
+    [rollout] = await ended(client, looking("tool", question, start=Start(share=1.0)))
+    branch = Start(rollout_id=rollout.rollout_id, turns=1)
+    [branched] = await ended(client, looking("branch", question, start=branch))
+    for trajectory in (trajectory_of(rollout), trajectory_of(branched)):
+        [segment] = trajectory.segments
+        assert [*shown(segment.response_ids)] == [id_of(SEEN)]
+        assert trajectory.pictures.keys() == {id_of(question)}
+        contents = trajectory.contents()
+        assert contents[id_of(SEEN)] == SEEN
+        assert largest_difference(seeing_model, segment, contents) < EXACT
+        swapped = {**contents, id_of(SEEN): canonical(FILE.replace("255 0 0", "0 0 0").encode())}
+        assert largest_difference(seeing_model, segment, swapped) > 100 * EXACT
+
+
+async def test_what_cannot_be_shown_is_refused_at_submission(
+    client: AsyncRolloutClient, settings: Settings, tiny_model: Path, chat: ChatFormat
+) -> None:
+    with pytest.raises(ServiceCallError, match="the picture cannot be read") as refused:
+        await client.submit([looking("broken", png()[:-50])])
+    assert refused.value.fields[0].field == "groups.0.task.messages"
+    program = looking("program", png()).model_copy(deep=True)
+    program.task.agent = "harness"
+    async with StubEngine(tiny_model, lambda _: chat.reply_ids("1")) as engine:
+        own = replace(settings, backends=(BackendSpec(url=engine.url),))
+        async with serving(own) as url, AsyncRolloutClient(url) as blind:
+            with pytest.raises(ServiceCallError, match="which this model does not see"):
+                await blind.submit([looking("blind", png())])

@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from prorl_service.gateway.calls import CallReply, Refused
-from prorl_service.gateway.dialects import DIALECTS, Dialect, call_of
+from prorl_service.gateway.calls import CallReply, CallRequest, Refused
+from prorl_service.gateway.dialects import DIALECTS, Body, Dialect, call_of
 from prorl_service.gateway.limits import LIMITS, BodyRoom, DoorLimits, OpenCalls, read_body
 from prorl_service.gateway.rollout import RolloutGateway
 
@@ -91,18 +91,25 @@ class _Api:
         dialect = DIALECTS["/messages"]
         try:
             _, body = await read_body(request, room)
-            tokens = await self._gateway.count_tokens(call_of(dialect, {"max_tokens": 1, **body}))
+            call = await self._read(dialect, {"max_tokens": 1, **body})
+            tokens = await self._gateway.count_tokens(call)
         except Refused as refusal:
             return JSONResponse(dialect.error(refusal), refusal.status)
         except ClientDisconnect:
             return GONE
         return JSONResponse({"input_tokens": tokens})
 
+    async def _read(self, dialect: Dialect, body: Body) -> CallRequest:
+        """Reads a request, in a thread if there may be pictures to read. Raises `Refused`."""
+        if not self._gateway.sees:
+            return call_of(dialect, body)
+        return await asyncio.to_thread(call_of, dialect, body, sees=True)
+
     async def _call(self, request: Request, room: BodyRoom, dialect: Dialect) -> Response:
         try:
             raw, body = await read_body(request, room)
             call = replace(
-                call_of(dialect, body),
+                await self._read(dialect, body),
                 is_subagent=any(name in request.headers for name in SUBAGENT_HEADERS),
             )
             if call.conversation[-1].message.role == "assistant":

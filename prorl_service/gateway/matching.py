@@ -146,7 +146,8 @@ class Conversations:
         call_id = message.tool_call_id
         answered = self._by_call.get(call_id) if call_id is not None else None
         at = (answered.number, answered.call_ids.index(call_id)) if answered else call_id
-        return orjson.dumps([message.role, message.content, at])
+        shown = [one.data for one in message.pictures]
+        return orjson.dumps([message.role, message.content, at, *shown])
 
 
 def _is_unanswered(said: Sequence[Said], number: int) -> bool:

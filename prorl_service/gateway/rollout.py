@@ -118,6 +118,11 @@ class RolloutGateway:
         name, now = secrets.token_hex(8), int(time.time())
         return CallReply(name=name, model=self.model, created_at=now, usage=Usage(0, 0))
 
+    @property
+    def sees(self) -> bool:
+        """True if the policy sees pictures."""
+        return self._rollout.chat.pictures is not None
+
     async def answer(
         self, request: CallRequest, begun: CallReply, *, key: bytes, is_repeated: bool
     ) -> CallReply:
@@ -265,6 +270,7 @@ class RolloutGateway:
     async def _prompt(self, place: Place, request: CallRequest) -> Sequence[int]:
         chat, thinking = self._rollout.chat, self._rollout.sampling.thinking
         messages = [self._named(message, place) for message in place.rest]
+        self._rollout.sampled.add_pictures(messages)
 
         def render() -> Sequence[int]:
             if place.turn is None:
@@ -380,7 +386,12 @@ class RolloutGateway:
                 continue
             turn, call = known.turn, known.call
             arguments = call.arguments if isinstance(call, ToolCall) else {"": call.arguments}
-            record = ToolCallRecord(name=call.name, arguments=arguments, output=message.content)
+            record = ToolCallRecord(
+                name=call.name,
+                arguments=arguments,
+                output=message.content,
+                pictures=[one.data for one in message.pictures],
+            )
             if len(turn.tool_calls) < min(known.count, MAX_NOTED):
                 self._rollout.note_call(turn, record)
 

@@ -1,11 +1,12 @@
 """Dialects in which harnesses talk to models: JSON to requests, replies to JSON or events. Pure."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from prorl_service.gateway.calls import CallReply, CallRequest, Refused
 from prorl_service.gateway.dialects import chat, messages, responses
-from prorl_service.gateway.dialects.fields import Body
+from prorl_service.gateway.dialects.fields import Body, readable
 
 
 class Dialect(Protocol):
@@ -38,15 +39,16 @@ DIALECTS: Mapping[str, Dialect] = {
 """Modules by the end of the path that clients use."""
 
 
-def call_of(dialect: Dialect, body: Body) -> CallRequest:
-    """Reads a request, whatever is in it. Raises `Refused`."""
+def call_of(dialect: Dialect, body: Body, *, sees: bool = False) -> CallRequest:
+    """Reads a request, whatever is in it. `sees`: the policy sees pictures. Raises `Refused`."""
     try:
-        call = dialect.request(body)
+        read, omitted = readable(body, sees=sees)
+        call = dialect.request(read)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise Refused(f"the request has a field of another type than expected: {error}") from error
     if not call.conversation:
         raise Refused("the conversation is empty: it needs at least one message")
-    return call
+    return replace(call, left_out=(*call.left_out, *omitted))
 
 
 __all__ = ["DIALECTS", "Body", "Dialect", "call_of"]

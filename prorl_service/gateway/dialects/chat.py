@@ -17,7 +17,6 @@ from prorl_service.gateway.calls import (
 )
 from prorl_service.gateway.dialects import fields
 from prorl_service.gateway.dialects.fields import Body, data
-from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolSchema
 
 USED = ("messages", "tools", "max_tokens", "max_completion_tokens", "stream", "stream_options")
@@ -31,7 +30,6 @@ def request(body: Body) -> CallRequest:
         raise Refused("n: one reply a call; ask again for another")
     if body.get("functions"):
         raise Refused("functions: use tools")
-    body, omitted = fields.readable(body)
     tools, left_out = _tools(fields.offered(body))
     return CallRequest(
         conversation=[
@@ -42,7 +40,7 @@ def request(body: Body) -> CallRequest:
         is_streamed=bool(body.get("stream")),
         stop=fields.stop_of(body.get("stop"), "stop"),
         without_effect=fields.without_effect(body, (*USED, *USED_TOO)),
-        left_out=(*left_out, *omitted),
+        left_out=tuple(left_out),
     )
 
 
@@ -61,17 +59,17 @@ def _tools(given: Any) -> tuple[list[ToolSchema], list[str]]:
 def _said(given: Body, number: int) -> Said:
     where = f"messages.{number}"
     role = given.get("role")
-    text = fields.text_of(given.get("content"), f"{where}.content")
+    content, at = given.get("content"), f"{where}.content"
     match role:
         case "system" | "developer":
-            return Said(Message(role="system", content=text))
+            return Said(fields.message("system", content, at))
         case "user":
-            return Said(Message(role="user", content=text))
+            return Said(fields.message("user", content, at))
         case "tool":
             call_id = fields.string(given.get("tool_call_id"), f"{where}.tool_call_id")
-            return Said(Message(role="tool", content=text, tool_call_id=call_id))
+            return Said(fields.message("tool", content, at, call_id))
         case "assistant":
-            return _assistant(given, text, where)
+            return _assistant(given, fields.text_of(content, at), where)
     raise Refused(f"{where}.role: {role!r} is not known")
 
 

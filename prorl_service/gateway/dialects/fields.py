@@ -2,15 +2,17 @@
 events of streams (the HTML standard, section 9.2).
 """
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from prorl_service.gateway.calls import Refused
-from prorl_service.schemas import Message
+from prorl_service.schemas import Message, Picture
 from prorl_service.schemas.groups import FunctionCall, MessageCall
+from prorl_service.schemas.pictures import canonical
 
 Body = Mapping[str, Any]
 
@@ -23,36 +25,61 @@ USUAL: Mapping[str, Sequence[Any]] = {
     "logprobs": (None, False),
 }
 """Values that fields have without asking for anything that the gateway does not do."""
+PICTURE = "picture"
+"""Type of a part that is a picture, in all dialects once it was read."""
 PARTS = ("content", "output")
 """Fields of messages, items and parts that may hold lists of parts."""
 
 
-def readable(body: Body) -> tuple[dict[str, Any], list[str]]:
-    """Returns a request that a policy of text can read, and the types of the parts that it cannot:
-    each is replaced by a line that names it, as text models elsewhere get it. Lone surrogates,
-    which are no text, are replaced, too."""
+def readable(body: Body, *, sees: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """Returns a request that the policy can read, and the types of the parts that it cannot: each
+    is replaced by a line that names it, as text models elsewhere get it. Pictures have one form if
+    the policy `sees` them. Lone surrogates, which are no text, are replaced, too."""
     left_out = list[str]()
-    return {name: _readable(value, name, left_out) for name, value in body.items()}, left_out
+    read = {name: _readable(value, name, left_out, sees) for name, value in body.items()}
+    return read, left_out
 
 
-def _readable(value: Any, name: str, left_out: list[str]) -> Any:
+def _readable(value: Any, name: str, left_out: list[str], sees: bool) -> Any:
     match value:
         case str():
             return encodable(value)
         case list():
-            read = [_readable(one, "", left_out) for one in value]
-            return [_part_of(one, left_out) for one in read] if name in PARTS else read
+            read = [_readable(one, "", left_out, sees) for one in value]
+            return [_part_of(one, left_out, sees) for one in read] if name in PARTS else read
         case dict():
-            return {key: _readable(one, key, left_out) for key, one in value.items()}
+            return {key: _readable(one, key, left_out, sees) for key, one in value.items()}
     return value
 
 
-def _part_of(part: Any, left_out: list[str]) -> Any:
+def _part_of(part: Any, left_out: list[str], sees: bool) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind in READ_PARTS:
         return part
+    why = "the model reads text only"
+    if sees and (file := _picture_in(part)) is not None:
+        try:
+            content = canonical(base64.b64decode(file))
+            return {"type": PICTURE, "data": base64.b64encode(content).decode()}
+        except ValueError as error:
+            why = str(error)
     left_out.append(kind)
-    return {"type": "text", "text": f"[{kind}: left out, the model reads text only]"}
+    return {"type": "text", "text": f"[{kind}: left out, {why}]"}
+
+
+def _picture_in(part: Body) -> str | None:
+    """Returns the file of a part that has a picture itself, in base64."""
+    match part:
+        case {"type": "image", "source": {"type": "base64", "data": str(data)}}:
+            return data
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            pass
+        case {"type": "input_image", "image_url": str(url)}:
+            pass
+        case _:
+            return None
+    head, _, data = url.partition(";base64,")
+    return data if head.startswith("data:image/") else None
 
 
 def encodable(text: str) -> str:
@@ -62,6 +89,20 @@ def encodable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def message(
+    role: Literal["system", "user", "tool"], content: Any, where: str, call_id: str | None = None
+) -> Message:
+    """Makes a message of a string, or of a list of parts. Raises `Refused`."""
+    text, pictures = "", []
+    for one in content if isinstance(content, list) else [content]:
+        match one:
+            case {"type": "picture", "data": data}:
+                pictures.append(Picture(at=len(text), data=data))
+            case _:
+                text += text_of([one] if isinstance(content, list) else one, where)
+    return Message(role=role, content=text, pictures=pictures, tool_call_id=call_id)
 
 
 def text_of(content: Any, where: str) -> str:
@@ -95,7 +136,7 @@ def arguments_of(raw: Any) -> tuple[dict[str, Any], str]:
         return raw, ""
     text = raw if isinstance(raw, str) else json.dumps(raw)
     try:
-        value = _readable(json.loads(text), "", []) if text.strip() else {}
+        value = _readable(json.loads(text), "", [], False) if text.strip() else {}
     except (ValueError, RecursionError):
         return {}, text
     return (value, "") if isinstance(value, dict) else ({}, text)

@@ -22,7 +22,6 @@ def request(body: Body) -> CallRequest:
     """Raises `Refused`."""
     if body.get("thread"):
         raise NoThreads
-    body, omitted = fields.readable(body)
     tools, left_out = _tools(fields.offered(body))
     conversation = [_system(body["system"])] if body.get("system") else []
     for number, one in enumerate(fields.items(body.get("messages"), "messages")):
@@ -36,7 +35,7 @@ def request(body: Body) -> CallRequest:
         is_streamed=bool(body.get("stream")),
         stop=fields.stop_of(body.get("stop_sequences"), "stop_sequences"),
         without_effect=fields.without_effect(body, USED),
-        left_out=(*left_out, *omitted),
+        left_out=tuple(left_out),
     )
 
 
@@ -66,23 +65,22 @@ def _said(given: Body, where: str) -> Iterator[Said]:
         case "assistant":
             yield _assistant(fields.items(blocks, f"{where}.content"), where)
         case "system":
-            yield Said(Message(role="system", content=fields.text_of(content, where)))
+            yield Said(fields.message("system", content, where))
         case role:
             raise Refused(f"{where}.role: {role!r} is not known")
 
 
 def _user(blocks: list[dict[str, Any]], where: str) -> Iterator[Said]:
     """Yields the results of tools, which answer the turn before, and then the text."""
-    texts = []
+    others = []
     for one in blocks:
         if one.get("type") == "tool_result":
             call_id = fields.string(one.get("tool_use_id"), f"{where}.tool_use_id")
-            content = fields.text_of(one.get("content"), f"{where}.content")
-            yield Said(Message(role="tool", content=content, tool_call_id=call_id))
+            yield Said(fields.message("tool", one.get("content"), f"{where}.content", call_id))
         else:
-            texts.append(fields.text_of([one], f"{where}.content"))
-    if texts:
-        yield Said(Message(role="user", content="".join(texts)))
+            others.append(one)
+    if others:
+        yield Said(fields.message("user", others, f"{where}.content"))
 
 
 def _assistant(blocks: list[dict[str, Any]], where: str) -> Said:

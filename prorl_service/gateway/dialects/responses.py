@@ -37,7 +37,6 @@ def request(body: Body) -> CallRequest:
     for name in WHOLE:
         if body.get(name):
             raise Refused(f"{name}: send the whole conversation")
-    body, omitted = fields.readable(body)
     tools, left_out = _tools(fields.offered(body))
     return CallRequest(
         conversation=list(_conversation(body)),
@@ -45,7 +44,7 @@ def request(body: Body) -> CallRequest:
         max_tokens=fields.limit(body, "max_output_tokens"),
         is_streamed=bool(body.get("stream")),
         without_effect=fields.without_effect(body, USED),
-        left_out=(*left_out, *omitted),
+        left_out=tuple(left_out),
     )
 
 
@@ -131,15 +130,12 @@ def _add(turn: _Turn, item: Body, kind: str, where: str) -> None:
 def _said(item: Body, kind: str, where: str) -> Said:
     match kind, item.get("role"):
         case "function_call_output", _:
-            text = fields.text_of(item.get("output"), f"{where}.output")
             call_id = fields.string(item.get("call_id"), f"{where}.call_id")
-            return Said(Message(role="tool", content=text, tool_call_id=call_id))
+            return Said(fields.message("tool", item.get("output"), f"{where}.output", call_id))
         case "message", ("system" | "developer"):
-            text = fields.text_of(item.get("content"), f"{where}.content")
-            return Said(Message(role="system", content=text))
+            return Said(fields.message("system", item.get("content"), f"{where}.content"))
         case "message", "user":
-            text = fields.text_of(item.get("content"), f"{where}.content")
-            return Said(Message(role="user", content=text))
+            return Said(fields.message("user", item.get("content"), f"{where}.content"))
     raise Refused(f"{where}: items of type {kind!r} are not known")
 
 

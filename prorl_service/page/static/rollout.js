@@ -26,11 +26,14 @@ function callNote(call, runs, rollout) {
   return runs ? `running for ${seconds(rollout.activity.waits_s)}` : "not made yet";
 }
 
+const Pictures = ({ files = [] }) => files.map((one) => html`<img class="picture" alt="a picture that the policy saw" src="data:image/png;base64,${one}" />`);
+
 function Call({ call, runs, rollout }) {
   const note = callNote(call, runs, rollout);
   return html`<${Card} kind=${call.is_error ? "tool error" : "tool"} title="Tool: ${call.name}" note=${note}>
     <${Text} text=${commandOf(call.arguments)} kind="command" />
-    ${call.output !== null && html`<${Text} text=${call.output || "(no output)"} />`}
+    ${call.output !== null && (call.output || !call.pictures) && html`<${Text} text=${call.output || "(no output)"} />`}
+    <${Pictures} files=${call.pictures} />
   <//>`;
 }
 
@@ -196,7 +199,8 @@ export function Rollout({ id, query }) {
     <${Header} text=${text} /><${Actions} rollout=${text.rollout} shown=${shown} toggle=${toggle} />
     <${Notice} text=${text.notice} />
     <${Verdict} text=${text} />
-    ${text.prompt.map((message) => html`<${Card} kind="prompt" title=${message.role}><${Said} text=${message.content} shown=${shown} /><//>`)}
+    ${text.prompt.map((message) => html`<${Card} kind="prompt" title=${message.role}><${Pictures} files=${message.pictures?.map((one) => one.data)} />
+      <${Said} text=${message.content} shown=${shown} /><//>`)}
     ${text.turns.map((turn, at) => html`<${Resumed} text=${text} turns=${at} /><${TurnCards} turn=${turn} at=${at} shown=${shown} longest=${longest} rollout=${text.rollout}
       isNewSegment=${at > 0 && turn.segment !== text.turns[at - 1].segment} />`)}
     <${Resumed} text=${text} turns=${text.turns.length} />

@@ -6,6 +6,7 @@ Pure; each plug-in chooses the column or key that holds the string, and how a se
 """
 
 import hashlib
+import io
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pydantic import JsonValue, ValidationError
 
 from prorl_service.errors import InvalidRequest, ProRLError, field_problems
 from prorl_service.schemas import Difficulty, FieldProblem, Task, TaskProblem
+from prorl_service.schemas.pictures import url_of
 
 ChatMessage = Mapping[str, Any]
 Ask = Callable[[Sequence[Mapping[str, Any]]], list[TaskProblem]]
@@ -36,7 +38,9 @@ def task_payload(
     image: str | None = None,
     difficulty: Difficulty | None = None,
     solution: JsonValue = None,
+    messages: Sequence[ChatMessage] | None = None,
 ) -> str:
+    """`messages`: the task's, if the row's own have no place for its pictures."""
     fields: dict[str, Any] = {
         "task_id": task_id,
         "agent": agent,
@@ -47,6 +51,8 @@ def task_payload(
         fields["difficulty"] = difficulty.model_dump()
     if solution is not None:
         fields["solution"] = solution
+    if messages is not None:
+        fields["messages"] = [_message(message) for message in messages]
     return json.dumps(fields)
 
 
@@ -63,6 +69,7 @@ def task_from(
     Without a payload the task consists of the messages and `data`. Raises `ValueError` for an
     invalid task, and with `no_agent_hint` if there is no agent.
     """
+    messages = [_message(message) for message in messages]
     if payload:
         fields = json.loads(payload)
         if not isinstance(fields, dict):
@@ -72,7 +79,7 @@ def task_from(
     fields["agent"] = fields.get("agent") or default_agent
     if fields["agent"] is None:
         raise ValueError(f"a prompt names no agent: {no_agent_hint}")
-    return valid_task({**fields, "messages": [_message(message) for message in messages]})
+    return valid_task({"messages": messages, **fields})
 
 
 class NotATask(ValueError):
@@ -94,8 +101,26 @@ def valid_task(fields: Mapping[str, Any]) -> Task:
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    """Drops None values: data sets give every message the keys of all others, filled with None."""
-    return {key: value for key, value in message.items() if value is not None}
+    """Drops None values: data sets give every message the keys of all others, filled with None.
+    Pictures become files. Raises `ValueError`."""
+    fields = {key: value for key, value in message.items() if value is not None}
+    if isinstance(content := fields.get("content"), list):
+        fields["content"] = [_part(part) for part in content]
+    return fields
+
+
+def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a part in OpenAI's form; TRL has pictures of PIL's in them."""
+    if (picture := part.get("image")) is None:
+        return {key: value for key, value in part.items() if value is not None}
+    if picture.mode != "RGB":
+        raise ValueError(
+            f"a picture is of mode {picture.mode}, which engine and trainer may show in different "
+            "ways: convert it with `picture.convert('RGB')`"
+        )
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return {"type": "image_url", "image_url": {"url": url_of(file.getvalue())}}
 
 
 def _content_id(messages: Sequence[ChatMessage]) -> str:

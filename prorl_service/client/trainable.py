@@ -14,6 +14,7 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
+from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import (
     NOT_SAMPLED,
     BackendState,
@@ -55,6 +56,15 @@ def failure_of(rollout: Rollout) -> ErrorInfo | None:
     if not is_score(rollout.reward):
         return unusable(f"the reward {shown(rollout.reward)} is beyond {MAX_SCORE:.0f}")
     return None
+
+
+def refuse_pictures(rollout: Rollout) -> None:
+    """Raises `InvalidRequest` if the policy saw pictures, for trainers whose rows have none."""
+    if rollout.trajectory is not None and rollout.trajectory.has_pictures:
+        raise InvalidRequest(
+            f"{rollout.rollout_id}: the policy saw pictures, which this trainer's rows do not have",
+            hint="train with VeRL or TRL's GRPOTrainer a model that sees, or on tasks of text",
+        )
 
 
 def other_policy(rollout: Rollout, versions: Collection[int]) -> ErrorInfo | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import AutoTokenizer, PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from prorl_service.schemas import Limits, Rollout, Task
@@ -91,6 +91,7 @@ def make_trainer(
     )
     trainer = GRPOTrainer(
         model=str(model),
+        processing_class=AutoTokenizer.from_pretrained(model),
         args=_arguments(output, config),
         train_dataset=Dataset.from_list([dataset_row(task) for task in tasks]),
         rollout_func=rollouts,
@@ -134,9 +135,8 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
 
 def dataset_row(task: Task) -> dict[str, list[dict[str, Any]]]:
     """Returns a row for TRL: a conversation that carries its task along."""
-    messages = [message.model_dump() for message in task.messages]
     prompt = with_task(
-        messages,
+        [message.model_dump() for message in task.messages],
         task_id=task.task_id,
         agent=task.agent,
         data=task.data,

@@ -96,7 +96,7 @@ def test_a_prompt_without_a_task_gets_an_id_from_its_content() -> None:
     [
         ("1 + 2", "math", "needs conversational prompts"),
         (QUESTION, None, "names no agent"),
-        ([{"role": "user", "content": [{"type": "image"}]}], "math", "0.content: "),
+        ([{"role": "user", "content": [{"type": "image"}]}], "math", "messages.0: part 0 is"),
         ([{"role": "user", "content": "hi", "name": "bob"}], "math", "name"),
         ([{"role": "user", "content": "hi", "prorl": '{"taskid": "t"}'}], "math", "taskid"),
     ],

@@ -17,6 +17,7 @@ from prorl_service.client.trainable import (
     Overlong,
     advantages,
     is_informative,
+    refuse_pictures,
     trained_segments,
 )
 from prorl_service.schemas import Rollout, Segment, Trajectory
@@ -36,7 +37,9 @@ def attempt_of(
     rollout: Rollout, *, overlong: Overlong, versions: Mapping[int, int] | None = None
 ) -> RowAttempt:
     """`versions`: the trainer's number of each version of its weights, keyed by the service's; a
-    rollout of other weights has failed. None: both count alike."""
+    rollout of other weights has failed. None: both count alike. Raises `InvalidRequest` for
+    pictures."""
+    refuse_pictures(rollout)
     trajectory = rollout.trajectory
     whole = row_of(rollout, eos_id=0, segments="longest", overlong=overlong, versions=versions)
     is_trained = whole.failure is None and any(whole.env_mask)

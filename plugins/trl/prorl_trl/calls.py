@@ -20,6 +20,7 @@ from prorl_trl import checks, convert
 from prorl_trl.additions import RewardTable
 from prorl_trl.convert import GroupMaker, TrlRow
 from prorl_trl.draws import TOO_FEW, TrainerDraws
+from prorl_trl.pictures import RowPictures
 from prorl_trl.processes import on_main
 from prorl_trl.pushes import Pushes
 from prorl_trl.saved import SavedRun, step_of
@@ -56,6 +57,7 @@ class TrainerRollouts:
         self._count = 0
         self._rewards = RewardTable(trainer)
         self._taken = TakenRows(trainer, groups.sampling, judges=not saved.is_replayed)
+        self._pictures = RowPictures(trainer)
         names = ("response_template", "response_schema")
         self._shows_text = is_dynamic or any(getattr(trainer._tokenizer, one, 0) for one in names)
         self._metrics: dict[str, float] = {}
@@ -70,6 +72,7 @@ class TrainerRollouts:
         start = self.trainer.accelerator.process_index * len(prompts)
         self._rows = rows[start : start + len(prompts)]
         self._taken.expect(self._rows, self.pushes.newest)
+        self._pictures.expect(self._rows)
         return convert.columns(self._rows)
 
     def log(

@@ -10,7 +10,7 @@ reward. It is never replaced by a copy of a sibling and never given a made-up re
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -55,7 +55,12 @@ def with_task(
     difficulty: Difficulty | None = None,
     solution: JsonValue = None,
 ) -> list[dict[str, Any]]:
-    """Returns a "prompt" entry for a dataset. `agent` None takes the one of `ProRLRollout`."""
+    """Returns a "prompt" entry for a dataset. `agent` None takes the one of `ProRLRollout`.
+
+    Messages may have `pictures`, or contents in parts, as OpenAI's: all of them then travel with
+    the task, and TRL gets the text alone.
+    """
+    shows = any(isinstance(one["content"], list) or one.get("pictures") for one in messages)
     payload = task_payload(
         task_id=task_id,
         agent=agent,
@@ -63,11 +68,19 @@ def with_task(
         image=image,
         difficulty=difficulty,
         solution=solution,
+        messages=messages if shows else None,
     )
-    *earlier, last = [dict(message) for message in messages]
+    *earlier, last = [_as_text(message) if shows else dict(message) for message in messages]
     prompt = [*earlier, {**last, PAYLOAD_KEY: payload}]
     task_of(prompt, default_agent=agent or "any")
     return prompt
+
+
+def _as_text(message: ChatMessage) -> dict[str, Any]:
+    content = message["content"]
+    if isinstance(content, list):
+        content = "".join(part.get("text", "") for part in content)
+    return {**message, "content": content, "pictures": None}
 
 
 def task_of(prompt: Sequence[ChatMessage], *, default_agent: str | None) -> Task:
@@ -131,6 +144,8 @@ class TrlRow(Outcome):
     env_mask: list[int]
     left_out_tokens: int = 0
     label: str = ""
+    pictures: Mapping[int, bytes] = field(default_factory=dict)
+    """Pictures among the tokens, keyed by their id."""
 
 
 def row_of(
@@ -141,6 +156,7 @@ def row_of(
     overlong: Overlong,
     versions: Collection[int] | None = None,
     complete: Collection[int] | None = None,
+    placeholder: int | None = None,
 ) -> TrlRow:
     """`eos_id`: the token of a row without weight.
 
@@ -150,6 +166,9 @@ def row_of(
     `versions`: those of the weights that tokens must be sampled with; None: any.
 
     `complete`: last tokens of rollouts that TRL takes for complete; None if any token may be last.
+
+    `placeholder`: token in the place of pictures, which no policy may sample: the trainer's model
+    would take it for another picture.
     """
     failure = failure_of(rollout)
     if failure is None and versions is not None:
@@ -157,6 +176,11 @@ def row_of(
     if failure is None:
         assert rollout.trajectory is not None
         failure = _trajectory_failure(rollout, segments, complete)
+        if failure is None and placeholder in _chosen(rollout, segments).response_ids:
+            failure = unusable(
+                f"the policy sampled the placeholder of pictures, token {placeholder}",
+                "nothing needs to be done: trained policies hardly ever do",
+            )
     if failure is not None:
         return replace(unused_row(eos_id, failure), label=_label(rollout, failure))
     assert rollout.trajectory is not None
@@ -171,6 +195,7 @@ def row_of(
         env_mask=[0] * len(segment.loss_mask) if is_masked else segment.loss_mask,
         left_out_tokens=sum(map(_sampled_tokens, others)),
         label=_label(rollout),
+        pictures=rollout.trajectory.contents(),
         **outcome.as_fields(),
     )
 

@@ -27,6 +27,7 @@ from prorl_trl.calls import TrainerRollouts
 from prorl_trl.checks import checked
 from prorl_trl.convert import GroupMaker, Segments, with_task
 from prorl_trl.draws import TrainerDraws
+from prorl_trl.pictures import placeholder_of
 from prorl_trl.processes import on_main
 from prorl_trl.pushes import Pushes, claim
 from prorl_trl.saved import SavedRun, step_of
@@ -157,7 +158,8 @@ class ProRLRollout:
         trainer.add_callback(OnMain(saved, draws, self._service))
         trainer.add_callback(StepReports(self._service))
         eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
-        row_of = partial(self._row_of, eos_id=eos_id, complete=complete)
+        placeholder = placeholder_of(trainer)
+        row_of = partial(self._row_of, eos_id=eos_id, complete=complete, placeholder=placeholder)
         given: dict[str, Any] = {"groups": groups, "row_of": row_of, "is_dynamic": is_dynamic}
         return self._rollouts_of(trainer, self._service, pushes, saved, draws, **given)
 

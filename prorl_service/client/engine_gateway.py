@@ -7,6 +7,8 @@ use it require.
 """
 
 import asyncio
+import base64
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -43,10 +45,21 @@ class AskedSampling(BaseModel):
     detokenize: bool = False
 
 
+class _ShownPicture(BaseModel):
+    type: Literal["image_url"]
+    url: str
+
+    @property
+    def content(self) -> bytes:
+        return base64.b64decode(self.url.partition(",")[2])
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     token_ids: list[int] = Field(min_length=1)
+    content_parts: list[_ShownPicture] = []
+    return_token_ids: bool = False
     sampling_params: AskedSampling
 
 
@@ -75,7 +88,17 @@ class TrainersEngines(Protocol):
     def is_lent(self) -> bool:
         """True while the trainer needs them for something else."""
 
-    async def sample(self, session_id: str, prompt: list[int], asked: AskedSampling) -> Completion:
+    def expanded(self, prompt: list[int], pictures: Sequence[bytes]) -> list[int]:
+        """Returns the prompt as the trainer's model sees it, whose placeholders are these pictures.
+        Raises `BackendError`."""
+
+    async def sample(
+        self,
+        session_id: str,
+        prompt: list[int],
+        asked: AskedSampling,
+        pictures: Sequence[bytes] = (),
+    ) -> Completion:
         """Samples at most `asked.max_tokens`, for which there is room. If cancelled, ends the call.
         Raises `BackendError`: `BackendLent` if the call is to be repeated when they are back."""
 
@@ -156,17 +179,19 @@ class Gateway(AsgiServer):
             body = _Request.model_validate_json(content)
         except ValidationError as error:
             return _refusal(400, str(error))
-        room = self._max_model_len - len(body.token_ids)
-        if room < 1:
-            return _refusal(400, f"{len(body.token_ids)} tokens leave no room in the context")
-        asked = body.sampling_params
-        asked.max_tokens = min(asked.max_tokens, room)
+        asked, pictures = body.sampling_params, [one.content for one in body.content_parts]
         try:
-            completion = await self._engines.sample(session_id, body.token_ids, asked)
+            seen = self._engines.expanded(body.token_ids, pictures) if pictures else body.token_ids
+            room = self._max_model_len - len(seen)
+            if room < 1:
+                return _refusal(400, f"{len(seen)} tokens leave no room in the context")
+            asked.max_tokens = min(asked.max_tokens, room)
+            completion = await self._engines.sample(session_id, body.token_ids, asked, pictures)
         except BackendError as error:
             kind = LENT if isinstance(error, BackendLent) else ""
             return _refusal(error.answer_status, str(error), kind)
-        return JSONResponse(_answer(len(body.token_ids), completion))
+        told = {"prompt_token_ids": seen} if body.return_token_ids else {}
+        return JSONResponse(_answer(len(seen), completion) | told)
 
 
 def _answer(prompt_tokens: int, completion: Completion) -> dict[str, Any]:

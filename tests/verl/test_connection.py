@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,8 @@ OPTIONS = ["--sandbox", "process"]
 def _certain_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes engines, of which there are none, answer the probe of their logprobs."""
 
-    async def generate(_: object, __: str, ___: list[int], ____: object, count: int) -> Completion:
+    async def generate(*given: Any) -> Completion:
+        count = given[4]
         return Completion([1] * count, [0.0] * count, [0] * count)
 
     monkeypatch.setattr(Engines, "generate", generate)

@@ -38,7 +38,7 @@ def test_a_data_set_of_verl_needs_no_prorl_column() -> None:
     ("row", "message"),
     [
         ({"raw_prompt": PROMPT}, "names no agent"),
-        ({"raw_prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0.content"),
+        ({"raw_prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0: part 0"),
         ({"raw_prompt": PROMPT, "prorl": "no json"}, "Expecting value"),
     ],
 )

@@ -14,6 +14,7 @@ from prorl_service.client.trainable import (
     advantages,
     failure_of,
     is_cut_off,
+    refuse_pictures,
     shaped_reward,
     trained_segments,
 )
@@ -37,7 +38,10 @@ class Sample:
 
 
 def samples_of(group: Sequence[Rollout], overlong: Overlong) -> list[Sample]:
-    """Returns the samples of a group; none if it teaches nothing."""
+    """Returns the samples of a group; none if it teaches nothing. Raises `InvalidRequest` for
+    pictures."""
+    for rollout in group:
+        refuse_pictures(rollout)
     rewards = [None if failure_of(one) else shaped_reward(one, overlong) for one in group]
     return [
         _sample(segment, advantage)

@@ -8,7 +8,7 @@ older ones in their place. The SDK waits for a server without end; `watch` notic
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 import tinker
@@ -90,7 +90,16 @@ class SamplingEngine:
         for call in self._calls:
             call.cancel()
 
-    async def sample(self, session_id: str, prompt: list[int], asked: AskedSampling) -> Completion:
+    def expanded(self, prompt: list[int], pictures: Sequence[bytes]) -> list[int]:
+        raise BackendRejected("this trainer shows its model no pictures")
+
+    async def sample(
+        self,
+        session_id: str,
+        prompt: list[int],
+        asked: AskedSampling,
+        pictures: Sequence[bytes] = (),
+    ) -> Completion:
         """Samples with one version of the weights. Raises `BackendError`."""
         if self._sampler is None or not self._is_open:
             raise BackendLent("the trainer trains")

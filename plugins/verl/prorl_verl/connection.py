@@ -18,6 +18,7 @@ from prorl_service.client.gateway_lease import GatewayLease
 from prorl_service.client.policy import HeldPolicy
 from prorl_verl.checks import BadConfiguration
 from prorl_verl.engines import Engines
+from prorl_verl.pictures import Vision
 from prorl_verl.settings import Settings, max_model_len, training_id
 
 logger = logging.getLogger(__name__)
@@ -46,10 +47,14 @@ class Connection:
         options = settings.client_options(training=training)
         rollout = config["actor_rollout_ref"]["rollout"]
         most = settings.gateway.max_in_flight
-        self.engines = Engines(llm_client, max_in_flight=most, engine=rollout["name"])
+        self._model = config["actor_rollout_ref"]["model"]
+        self.vision = Vision.of(copy_to_local(self._model["path"]), _trusts(self._model))
+        """That of the trainer's model; None if it has none."""
+        self.engines = Engines(
+            llm_client, max_in_flight=most, engine=rollout["name"], vision=self.vision
+        )
         self.client = AsyncRolloutClient(**options)
         self.run_id = f"verl-{uuid.uuid4().hex[:12]}"
-        self._model = config["actor_rollout_ref"]["model"]
         self._lease = GatewayLease(
             self.engines,
             options,
@@ -103,4 +108,8 @@ class Connection:
 def _tokenizer(model: Mapping[str, Any]) -> Any:
     """Returns the trainer's tokenizer, as VeRL loads it."""
     path = copy_to_local(model.get("tokenizer_path") or model["path"])
-    return hf_tokenizer(path, trust_remote_code=bool(model.get("trust_remote_code")))
+    return hf_tokenizer(path, trust_remote_code=_trusts(model))
+
+
+def _trusts(model: Mapping[str, Any]) -> bool:
+    return bool(model.get("trust_remote_code"))

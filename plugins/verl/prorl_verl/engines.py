@@ -6,14 +6,15 @@ router is used: acquire a server, call it, release it. `contract` guards the pri
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import ray
 
 from prorl_service.client.engine_gateway import AskedSampling, Completion
-from prorl_service.errors import BackendLent
+from prorl_service.errors import BackendLent, BackendRejected
+from prorl_verl.pictures import Vision, opened
 
 RESUME_DELAY_S = 0.2
 """Delay before a call continues after an engine aborted it because its weights change."""
@@ -32,8 +33,17 @@ class Engines:
 
     problem = ""
 
-    def __init__(self, llm_client: Any, *, max_in_flight: int, engine: str = "vllm") -> None:
-        """`llm_client`: an `LLMServerClient`. `engine`: VeRL's name of the engines' kind."""
+    def __init__(
+        self,
+        llm_client: Any,
+        *,
+        max_in_flight: int,
+        engine: str = "vllm",
+        vision: Vision | None = None,
+    ) -> None:
+        """`llm_client`: an `LLMServerClient`. `engine`: VeRL's name of the engines' kind. `vision`:
+        that of a model that sees."""
+        self._vision = vision
         self._seed_name = SEED_NAMES.get(engine, "seed")
         self.versions: set[int] = set()
         """Versions that have sampled."""
@@ -59,13 +69,30 @@ class Engines:
         """True while nothing is sampled, or nothing more for some calls."""
         return not self._is_open.is_set() or self._parked > 0
 
-    async def sample(self, session_id: str, prompt: list[int], asked: AskedSampling) -> Completion:
+    def expanded(self, prompt: list[int], pictures: Sequence[bytes]) -> list[int]:
+        """See `TrainersEngines`."""
+        if self._vision is None:
+            raise BackendRejected("the trainer's model sees no pictures")
+        return self._vision.expanded(prompt, pictures)
+
+    async def sample(
+        self,
+        session_id: str,
+        prompt: list[int],
+        asked: AskedSampling,
+        pictures: Sequence[bytes] = (),
+    ) -> Completion:
         """Like `generate`, for the service's parameters."""
         params = _params(asked, self._seed_name)
-        return await self.generate(session_id, prompt, params, asked.max_tokens)
+        return await self.generate(session_id, prompt, params, asked.max_tokens, pictures)
 
     async def generate(
-        self, session_id: str, prompt_ids: list[int], params: dict[str, Any], max_tokens: int
+        self,
+        session_id: str,
+        prompt_ids: list[int],
+        params: dict[str, Any],
+        max_tokens: int,
+        pictures: Sequence[bytes] = (),
     ) -> Completion:
         """Continues with new weights where an engine stopped for them; a cancelled call ends at its
         engine, too. Raises `BackendLent`, and what the engine raises.
@@ -77,7 +104,7 @@ class Engines:
         while True:
             left = max_tokens - len(done.token_ids)
             output = await self._call(
-                session_id, prompt_ids + done.token_ids, {**params, "max_tokens": left}
+                session_id, prompt_ids + done.token_ids, {**params, "max_tokens": left}, pictures
             )
             self._add(done, output)
             if done.token_ids and done.token_ids[-1] in ends:
@@ -118,12 +145,18 @@ class Engines:
         if output.token_ids:
             self.versions.add(version)
 
-    async def _call(self, session_id: str, prompt_ids: list[int], params: dict[str, Any]) -> Any:
+    async def _call(
+        self,
+        session_id: str,
+        prompt_ids: list[int],
+        params: dict[str, Any],
+        pictures: Sequence[bytes] = (),
+    ) -> Any:
         """Raises `BackendLent` if the engines are closed, or close meanwhile."""
         async with self._room:
             if not self._is_open.is_set():
                 raise BackendLent(LENT)
-            call = asyncio.create_task(self._call_one(session_id, prompt_ids, params))
+            call = asyncio.create_task(self._call_one(session_id, prompt_ids, params, pictures))
             self._calls.add(call)
             self._idle.clear()
             call.add_done_callback(self._ended)
@@ -141,7 +174,11 @@ class Engines:
             self._idle.set()
 
     async def _call_one(
-        self, session_id: str, prompt_ids: list[int], params: dict[str, Any]
+        self,
+        session_id: str,
+        prompt_ids: list[int],
+        params: dict[str, Any],
+        pictures: Sequence[bytes],
     ) -> Any:
         client = self._client
         server_id, server = await client._acquire_server(
@@ -152,7 +189,7 @@ class Engines:
                 request_id=client._vllm_request_id(session_id),
                 prompt_ids=prompt_ids,
                 sampling_params=params,
-                image_data=None,
+                image_data=opened(pictures) or None,
                 video_data=None,
             )
             try:

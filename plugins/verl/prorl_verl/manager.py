@@ -23,6 +23,7 @@ from prorl_verl.connection import Connection, hold_policy
 from prorl_verl.data import check_data
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.measurements import Measurements, add_to_log
+from prorl_verl.pictures import Vision
 from prorl_verl.runs import GroupRuns
 from prorl_verl.saving import Saving, step_of
 from prorl_verl.scoring import ComputeScore, Scored, Scoring, compute_score_of
@@ -90,7 +91,8 @@ class ProRLAgentLoopManager:
         self._policy = policy
         self._connection = self._do(_connect(config, settings, llm_client, policy.key))
         check_data(config, settings)
-        self._scoring = self._do(_scoring(config, settings, new_compute_score))
+        vision = self._connection.vision
+        self._scoring = self._do(_scoring(config, settings, new_compute_score, vision))
         self._saving = None if settings.save is None else Saving(settings.save)
         self._measurements = Measurements()
         add_to_log(self._measurements.take, self._report)
@@ -208,11 +210,13 @@ async def _scoring(
     config: dict[str, Any],
     settings: Settings,
     new_compute_score: Callable[[], ComputeScore | None],
+    vision: Vision | None,
 ) -> Scoring:
     return Scoring(
         overlong=settings.overlong,
         compute_score=new_compute_score(),
         takes_segments=config["algorithm"]["adv_estimator"] == "grpo",
+        vision=vision,
     )
 
 

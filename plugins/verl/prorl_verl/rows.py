@@ -6,7 +6,7 @@ of a sibling and never given a made-up reward.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from prorl_service.client.trainable import (
@@ -38,6 +38,8 @@ class Row:
     min_version: int
     max_version: int
     metrics: dict[str, Any]
+    seen: dict[str, Any] = field(default_factory=dict)
+    """Fields of VeRL's for a model that sees."""
 
 
 def rows_of(

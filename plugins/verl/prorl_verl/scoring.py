@@ -19,8 +19,9 @@ from omegaconf import open_dict
 from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 
-from prorl_service.client.trainable import SoftPunishment
+from prorl_service.client.trainable import SoftPunishment, refuse_pictures
 from prorl_service.schemas import Blame, ErrorInfo, Rollout
+from prorl_verl.pictures import Vision
 from prorl_verl.rows import Row, rows_of
 from prorl_verl.store import Prompt
 from prorl_verl.tensors import extra_fields, fields_of
@@ -48,12 +49,14 @@ class Scoring:
         overlong: SoftPunishment | None,
         compute_score: ComputeScore | None,
         takes_segments: bool,
+        vision: Vision | None = None,
     ) -> None:
         """`compute_score`: None keeps the service's reward. `takes_segments`: a rollout may have
-        more than one row."""
+        more than one row. `vision`: that of a model that sees."""
         self._overlong = overlong
         self._compute_score = compute_score
         self._takes_segments = takes_segments
+        self._vision = vision
 
     async def of(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Scored]:
         """Returns each rollout with its rows; one that cannot be scored has an error instead."""
@@ -63,6 +66,7 @@ class Scoring:
         max_tokens = prompt.group.limits.max_response_tokens
         assert max_tokens is not None
         rows = rows_of(rollout, max_response_tokens=max_tokens, overlong=self._overlong)
+        rows = await asyncio.to_thread(self._shown, rollout, rows)
         if len(rows) > 1 and not self._takes_segments:
             return rollout.model_copy(update={"error": _too_many(len(rows))}), []
         if not rows or self._compute_score is None:
@@ -72,6 +76,16 @@ class Scoring:
             return rollout, [_scored(row, rollout, result) for row in rows]
         except Exception as error:
             return rollout.model_copy(update={"error": _reward_error(error)}), []
+
+    def _shown(self, rollout: Rollout, rows: list[Row]) -> list[Row]:
+        """Returns the rows with their pictures. Raises `InvalidRequest` if the model sees none."""
+        if self._vision is None or not rows:
+            refuse_pictures(rollout)
+            return rows
+        assert rollout.trajectory is not None
+        contents = rollout.trajectory.contents()
+        shown = (self._vision.shown(row, contents) for row in rows)
+        return [row for row in shown if row is not None]
 
 
 def _scored(row: Row, rollout: Rollout, result: Mapping[str, Any]) -> Row:

@@ -25,7 +25,7 @@ def keys_of(uid: str, session: int, rows: Sequence[Row]) -> list[str]:
 def fields_of(row: Row, columns: Mapping[str, Any]) -> Fields:
     """Returns, unpadded: prompts int64[P]; responses, response_mask, loss_mask int64[R];
     rollout_log_probs float32[R]; rm_scores float32[R], see `token_rewards`; input_ids, position_ids
-    int64[P + R].
+    int64[P + R], or position_ids int64[4, P + R] for a model that sees.
 
     `columns` of the prompt, as the data set gave them, travel with every row.
     """
@@ -46,6 +46,7 @@ def fields_of(row: Row, columns: Mapping[str, Any]) -> Fields:
         "rm_scores": torch.tensor(scores, dtype=torch.float32),
         "num_turns": row.turns,
         "extra_fields": extra_fields(row),
+        **row.seen,
     }
 
 

@@ -2,11 +2,12 @@
 
 Token ids in, token ids and exact logprobs out. Like vLLM's server in verl: `abort_all_requests`
 ends running requests with the tokens they have, and requests before `resume_generation` wait or are
-rejected. No HTTP, no images.
+rejected. No HTTP.
 """
 
 import asyncio
 import hashlib
+import io
 import time
 from collections.abc import Sequence as Chunks
 from pathlib import Path
@@ -20,6 +21,7 @@ from prorl_service.inference.reference_engine.batcher import Batcher, Sequence
 from prorl_service.inference.reference_engine.checkpoints import Served, WeightUpdate
 from prorl_service.inference.reference_engine.model import Chunk, PackedModel
 from prorl_service.inference.reference_engine.sampling import DrawParams
+from prorl_service.inference.reference_engine.vision import Sight
 from prorl_service.utils.tasks import TaskOwner
 
 KV_TOKENS = 2**17
@@ -37,6 +39,12 @@ class _PacedModel(PackedModel):
     def forward(self, chunks: Chunks[Chunk]) -> torch.Tensor:
         time.sleep(self.step_s)
         return super().forward(chunks)
+
+
+def _encoded(picture: Any) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
 
 
 class TinyServer:
@@ -79,9 +87,11 @@ class TinyServer:
         """Raises `ValueError` for requests that the engine cannot serve. Cancelling stops
         sampling."""
         unknown = [name for name, value in others.items() if value is not None]
-        if image_data or video_data or unknown:
-            raise ValueError(f"only text can be sampled; unsupported: {unknown}")
-        sequence = self._sequence(list(prompt_ids), dict(sampling_params))
+        if video_data or unknown:
+            raise ValueError(f"no video can be shown; unsupported: {unknown}")
+        ids, sight = self._seen(list(prompt_ids), image_data or [])
+        sequence = self._sequence(ids, dict(sampling_params))
+        sequence.sight = sight
         if self._rejecting:
             sequence.finish_reason = "abort"
         else:
@@ -96,6 +106,14 @@ class TinyServer:
                 "num_cached_tokens": sequence.cached_tokens,
             },
         )
+
+    def _seen(self, ids: list[int], pictures: list[Any]) -> tuple[list[int], Sight | None]:
+        """Raises `ValueError`. `pictures`: PIL's."""
+        if not pictures:
+            return ids, None
+        if (vision := self.batcher.model.vision) is None:
+            raise ValueError("the model sees no pictures")
+        return vision.expanded(ids, [_encoded(one) for one in pictures])
 
     def _sequence(self, prompt_ids: list[int], params: dict[str, Any]) -> Sequence:
         room = self.max_model_len - len(prompt_ids)

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from prorl_service.agents.base import Prompt
 from prorl_service.inference.reference_engine import imitation
@@ -65,16 +66,21 @@ def tool_call(name: str, arguments: object) -> str:
 
 
 def warm_started(
-    cache: Path, transcripts: Sequence[Transcript], config: Imitation, base: Path | int
+    cache: Path,
+    transcripts: Sequence[Transcript],
+    config: Imitation,
+    base: Path | int,
+    *,
+    sees: bool = False,
 ) -> Path:
     """Returns the directory of the trained model and its tokenizer, below `cache`; trains the model
     if it is not there yet. `base`: the directory of the model to begin with, or the largest
-    vocabulary of a new one.
+    vocabulary of a new one. `sees`: the model has vision, which this leaves as it is.
 
     The directory's name is a hash of all that the model depends on, so a changed template, tool or
     task makes a new one.
     """
-    texts = texts_of(transcripts, base)
+    texts = texts_of(transcripts, base, sees=sees)
     target = cache / f"warm-start-{_digest(config, base, texts)}"
     if target.exists():
         return target
@@ -84,35 +90,48 @@ def warm_started(
         if isinstance(base, Path):
             shutil.copytree(base, made)
         else:
-            build(made, texts, vocab_size=base, seed=config.seed)
+            build(made, texts, vocab_size=base, seed=config.seed, sees=sees)
         chat = ChatFormat.load(made)
-        policy = AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32)
-        imitate(policy, [one.segment(chat) for one in transcripts], config)
+        kind: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+        policy = kind.from_pretrained(made, dtype=torch.float32)
+        imitate(policy, [_padded(one.segment(chat), chat) for one in transcripts], config)
         policy.save_pretrained(made)
         os.rename(made, target)
     return target
 
 
-def texts_of(transcripts: Sequence[Transcript], base: Path | int) -> list[str]:
+def _padded(segment: Segment, chat: ChatFormat) -> Segment:
+    if chat.pictures is not None:
+        segment.prompt_ids = chat.pictures.padded(segment.prompt_ids)
+        segment.response_ids = chat.pictures.padded(segment.response_ids)
+    return segment
+
+
+def texts_of(
+    transcripts: Sequence[Transcript], base: Path | int, *, sees: bool = False
+) -> list[str]:
     """Returns the texts of the transcripts, template included."""
     with TemporaryDirectory() as directory:
         if not isinstance(base, Path):
             base = Path(directory)
-            build_tiny_model(base)
+            build_tiny_model(base, sees=sees)
         chat = ChatFormat.load(base)
     segments = [transcript.segment(chat) for transcript in transcripts]
     return [chat.decode(segment.prompt_ids + segment.response_ids) for segment in segments]
 
 
-def build(directory: Path, texts: Sequence[str], *, vocab_size: int, seed: int) -> None:
+def build(
+    directory: Path, texts: Sequence[str], *, vocab_size: int, seed: int, sees: bool = False
+) -> None:
     """Builds a tokenizer for `texts`, and a model with random weights."""
     build_tiny_model(
         directory,
         texts=texts,
         vocab_size=vocab_size,
-        initializer_range=0.02,
+        initializer_range=0.1 if sees else 0.02,  # with less, it hardly learns to see
         use_regex=False,
         seed=seed,
+        sees=sees,
     )
 
 

@@ -1,0 +1,139 @@
+"""Pictures: whether trainer and engine see the same, and whether a policy learns to look.
+
+`swap`: two turns of a random policy with two pictures, one of them from a tool; the logprobs of a
+trainer's model with these pictures, and with another in the place of one. `learn`: a tiny
+Qwen2.5-VL learns by reward alone which colour a square has, with TRL's stock trainer: in a picture
+of the question, on three seeds, and in a file that it has to look at. Takes a quarter of an hour.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from math import isnan
+from pathlib import Path
+from statistics import fmean, median
+from tempfile import TemporaryDirectory
+
+from bench import frame
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from prorl_service.schemas import Limits, Sampling, Start
+from prorl_service.schemas.pictures import id_of
+from recipes.demo.evaluate import evaluate, success
+from recipes.demo.train import TrainConfig, make_trainer
+from recipes.look.tasks import CONTEXT, LIMITS, instances, policy
+from tests.pictures import largest_difference, looking, png
+
+SEEDS = 3
+STEPS = 160
+GROUPS = 16
+LEARNING_RATE = 2e-3
+HELDOUT = 200
+SWAPPED = 24
+CACHE = Path("outputs/demo/cache").absolute()
+
+
+@contextmanager
+def served(model: Path, directory: Path, context: int) -> Iterator[tuple[str, RolloutClient]]:
+    options = ["--max-model-len", str(context)]
+    with (
+        local.engine(model, log=directory / "engine.log", options=options) as engine,
+        local.service([engine.url], log=directory / "service.log") as service,
+        RolloutClient(service.url) as client,
+    ):
+        yield service.url, client
+
+
+def swap(quick: bool) -> frame.Found:
+    right, wrong = list[float](), list[float]()
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        model = Path(name) / "model"
+        build_tiny_model(model, sees=True)
+        with served(model, Path(name), 1024) as (_, client):
+            for number in range(4 if quick else SWAPPED):
+                asked, other = png(seed=number), png(seed=1000 + number)
+                group = looking(
+                    f"swap-{number}",
+                    asked,
+                    start=Start(share=1.0),
+                    limits=Limits(max_turns=2, max_response_tokens=400),
+                    sampling=Sampling(seed=number, max_tokens_per_turn=16),
+                )
+                client.submit([group])
+                [rollout] = client.wait(group.rollout_ids(), 120)
+                assert rollout.trajectory is not None, rollout.error
+                [segment], contents = rollout.trajectory.segments, rollout.trajectory.contents()
+                swapped = contents | {id_of(asked): other}
+                right.append(largest_difference(model, segment, contents))
+                wrong.append(largest_difference(model, segment, swapped))
+    right, wrong = ([one for one in some if not isnan(one)] for some in (right, wrong))
+    headline = {
+        "swap_rollouts": len(right),
+        "logprob_diff_max": max(right),
+        "swap_nats_min": round(min(wrong), 3),
+        "swap_nats_p50": round(median(wrong), 3),
+    }
+    return frame.Found([headline], headline)
+
+
+def learn(quick: bool) -> frame.Found:
+    rows, curves = list[frame.Row](), dict[str, list[float]]()
+    runs = [(False, seed) for seed in range(1 if quick else SEEDS)]
+    for is_file, seed in [*runs, (True, 0)]:
+        row, curve = _learned(2 if quick else STEPS, seed, is_file=is_file)
+        rows.append(row)
+        curves[f"{row['picture']}, {seed}"] = curve
+        print(row, flush=True)
+
+    def mean(picture: str, name: str) -> float:
+        return round(fmean(one[name] for one in rows if one["picture"] == picture), 3)
+
+    headline = {
+        "success_before": mean("question", "before"),
+        "success_after_trl": mean("question", "after"),
+        "tool_success_before": mean("file", "before"),
+        "tool_success_after_trl": mean("file", "after"),
+        "learn_logprob_diff_max": max(one["logprob_diff_max"] for one in rows),
+        "step_s": round(fmean(one["step_s"] for one in rows), 2),
+    }
+    return frame.Found(rows, headline, {"curves": curves})
+
+
+def _learned(steps: int, seed: int, *, is_file: bool) -> tuple[frame.Row, list[float]]:
+    model = policy(CACHE, seed=seed)
+    of_split = {one: instances(one, seed=seed, is_file=is_file) for one in ("train", "heldout")}
+    tasks = [one.task() for one in islice(of_split["train"], GROUPS * steps)]
+    heldout = [one.task() for one in islice(of_split["heldout"], HELDOUT)]
+    config = TrainConfig(
+        seed=seed,
+        steps=steps,
+        groups_per_step=GROUPS,
+        learning_rate=LEARNING_RATE,
+        limits=LIMITS,
+    )
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        directory = Path(name)
+        with served(model, directory, CONTEXT) as (url, client):
+            before = success(evaluate(client, heldout, name="before", n=1, limits=LIMITS))
+            trainer = make_trainer(model, url, directory, config, tasks=tasks)
+            trainer.train()
+            trainer.rollout_func.push_weights()
+            after = success(evaluate(client, heldout, name="after", n=1, limits=LIMITS))
+    log = [one for one in trainer.state.log_history if "reward" in one]
+    took_s = next(
+        one["train_runtime"] for one in trainer.state.log_history if "train_runtime" in one
+    )
+    row: frame.Row = {
+        "picture": "file" if is_file else "question",
+        "seed": seed,
+        "before": before,
+        "after": after,
+        "logprob_diff_max": max(one["sampling/sampling_logp_difference/max"] for one in log),
+        "step_s": round(took_s / steps, 2),
+    }
+    return row, [round(one["reward"], 3) for one in log]
+
+
+if __name__ == "__main__":
+    frame.run("vision", {"swap": swap, "learn": learn})

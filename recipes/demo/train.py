@@ -6,7 +6,7 @@ Only two arguments are particular to this service: `rollout_func` and `reward_fu
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -35,6 +35,7 @@ class TrainConfig:
     rollouts_at_once: int | None = None
     """Rollouts that pass through the model together; None: all of a step."""
     learning_rate: float = 1e-3
+    schedule: Literal["linear", "constant"] = "linear"
     limits: Limits = field(default_factory=lambda: LIMITS)
     dynamic_sampling: bool | SamplerSpec = False
     program: str | None = None
@@ -122,7 +123,7 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
         beta=0.0,
         vllm_importance_sampling_mode="token_truncate",
         learning_rate=config.learning_rate,
-        lr_scheduler_type="linear",
+        lr_scheduler_type=config.schedule,
         # fp32, so that the engine's logprobs can be compared with the trainer's to 1e-4.
         bf16=False,
         use_cpu=config.use_cpu,

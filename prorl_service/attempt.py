@@ -384,7 +384,6 @@ class Attempt:
         """Takes over what an earlier process sampled."""
         self.sampled.ledger, self.sampled.kinds = ledger, kinds
         self.turns.extend(turns)
-        self.sampled.pictures |= contents_of(turns)
 
     def end_turns(self) -> None:
         """Ends sampling, with RUN."""

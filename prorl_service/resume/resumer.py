@@ -18,7 +18,7 @@ from prorl_service.resume.turns import Continuation, SavedTurn, rebuilt
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.sandbox.layers import Guard, Layer
-from prorl_service.schemas import Resumption, Turn
+from prorl_service.schemas import Resumption, Turn, contents_of
 from prorl_service.tokens.ledger import Ledger
 from prorl_service.tokens.replay import TurnReplay, of_rollout
 
@@ -140,6 +140,7 @@ class Resumer:
             record.resumed = [*told.resumed, resumption]
             log.info("rollout %s continues after turn %d", record.rollout_id, turn)
 
+        attempt.sampled.pictures |= contents_of(found.turns)
         if handler.restores == "replay":
             attempt.replay = TurnReplay(of_rollout(found.ledger, found.turns), continued)
             return

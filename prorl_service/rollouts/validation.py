@@ -33,7 +33,6 @@ from prorl_service.schemas import (
     Task,
     TaskProblem,
 )
-from prorl_service.schemas.pictures import FIRST_ID
 from prorl_service.schemas.suggestions import nearest_fields
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tools.base import function_schema
@@ -140,10 +139,16 @@ class Validator:
                 f"{group.start.turns} turns leave none of `limits.max_turns`, which count them",
             )
         known = range(self.backends.model.require().chat.vocab_size or MAX_INT32)
+        try:
+            pictures = trajectory.contents()
+        except ValueError as error:
+            raise InvalidRequest.of_field(where, f"its pictures are no base64: {error}") from None
         for segment in trajectory.segments:
             ids = [*segment.prompt_ids, *segment.response_ids]
-            if not all(one in known or one >= FIRST_ID for one in ids):
-                raise InvalidRequest.of_field(where, "it has tokens that the model does not have")
+            if not all(one in known or one in pictures for one in ids):
+                raise InvalidRequest.of_field(
+                    where, "it has tokens of no vocabulary and no picture"
+                )
         first = trajectory.segments[trajectory.turns[0].segment].prompt_ids
         # Other agents write prompts of their own as they run.
         has_this_prompt = self.agents[group.task.agent].restores in ("conversation", "sandbox")

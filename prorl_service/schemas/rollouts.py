@@ -252,9 +252,10 @@ class Trajectory(WireModel):
         return bool(self.pictures) or any(call.pictures for call in calls)
 
     def contents(self) -> dict[int, bytes]:
-        """Returns all pictures that segments show, keyed by the id of their tokens."""
-        found = {id_: base64.b64decode(one) for id_, one in self.pictures.items()}
-        return found | contents_of(self.turns)
+        """Returns all pictures that segments show, keyed by the id of their tokens, which is
+        computed again: another service may have sent them. Raises `ValueError`."""
+        files = (base64.b64decode(one) for one in self.pictures.values())
+        return {id_of(one): one for one in files} | contents_of(self.turns)
 
 
 def contents_of(turns: Iterable[Turn]) -> dict[int, bytes]:

@@ -320,7 +320,7 @@ async def test_tokens_that_the_model_does_not_have_are_refused() -> None:
         found = trajectory(await one.played([call("bash", command="echo 1"), "No."]))
         found.segments[0].response_ids[3] = -5
         group = Group(group_id="g", task=task(), start=Start(turns=1, trajectory=found))
-        with pytest.raises(InvalidRequest, match="it has tokens that the model does not have"):
+        with pytest.raises(InvalidRequest, match="it has tokens of no vocabulary and no picture"):
             await one.service.submit([group])
 
 

@@ -1,4 +1,4 @@
-"""Pictures in tasks and in the results of tools: what the policy saw is what a trainer is told."""
+"""Trajectories hold the pictures of tasks and tools, and a trainer's model sees the same."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -71,6 +71,10 @@ async def test_the_policy_sees_the_pictures_of_its_tools(
     [rollout] = await ended(client, looking("tool", question, start=Start(share=1.0)))
     branch = Start(rollout_id=rollout.rollout_id, turns=1)
     [branched] = await ended(client, looking("branch", question, start=branch))
+    foreign = trajectory_of(rollout).model_copy(update={"pictures": {}})
+    lacks = looking("lacks", question, start=Start(turns=1, trajectory=foreign))
+    with pytest.raises(ServiceCallError, match="of no vocabulary and no picture"):
+        await client.submit([lacks])
     for trajectory in (trajectory_of(rollout), trajectory_of(branched)):
         [segment] = trajectory.segments
         assert [*shown(segment.response_ids)] == [id_of(SEEN)]

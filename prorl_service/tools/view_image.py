@@ -5,8 +5,7 @@ import base64
 from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.sandbox.base import Sandbox, ToolResult
-
-MAX_BYTES = 8 << 20
+from prorl_service.schemas.pictures import MAX_BYTES
 
 
 class ViewImageArguments(BaseModel):

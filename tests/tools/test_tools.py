@@ -1,6 +1,7 @@
 """Schemas as models see them, and the end of a rollout."""
 
 import base64
+import io
 from typing import Any
 
 import pytest
@@ -98,6 +99,21 @@ async def test_a_model_can_call_ipython() -> None:
         assert record.output == "False"
         record = await tools.call(ToolCall("ipython", {"kode": "1"}))
         assert record.is_error
+
+
+@pytest.mark.processes
+async def test_a_picture_that_ipython_displays_is_shown() -> None:
+    shown = canonical(encoded(Image.new("L", (8, 8))))
+    code = (
+        f"import base64, IPython.display as d\nd.Image(base64.b64decode({base64.b64encode(shown)}))"
+    )
+    async with running("process") as sandbox:
+        tools = Toolset([IPYTHON], sandbox, timeout_s=30)
+        tools.shows_pictures = True
+        record = await tools.call(ToolCall("ipython", {"code": code}))
+    [found] = record.pictures
+    with Image.open(io.BytesIO(base64.b64decode(found))) as picture:
+        assert (picture.size, picture.mode) == ((8, 8), "RGB")
 
 
 @pytest.mark.parametrize(

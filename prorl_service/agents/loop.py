@@ -162,7 +162,7 @@ async def _answers(
 
 
 def _result(record: ToolCallRecord, call_id: str | None) -> Message:
-    """Returns what the policy is told: the output, and any pictures behind it."""
+    """Returns the result of a call as a message: its output, then its pictures."""
     end = len(record.output)
     pictures = [Picture(at=end, data=one) for one in record.pictures]
     return Message(

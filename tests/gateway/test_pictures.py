@@ -1,4 +1,4 @@
-"""Pictures that programs send, in each dialect: what the policy sees, and what it is told."""
+"""The gateway passes pictures on in each dialect, and replaces them for a text-only policy."""
 
 import base64
 from pathlib import Path

@@ -104,9 +104,7 @@ async def test_a_model_can_call_ipython() -> None:
 @pytest.mark.processes
 async def test_a_picture_that_ipython_displays_is_shown() -> None:
     shown = canonical(encoded(Image.new("L", (8, 8))))
-    code = (
-        f"import base64, IPython.display as d\nd.Image(base64.b64decode({base64.b64encode(shown)}))"
-    )
+    code = f"import IPython.display as d\nd.Image({shown!r})"
     async with running("process") as sandbox:
         tools = Toolset([IPYTHON], sandbox, timeout_s=30)
         tools.shows_pictures = True

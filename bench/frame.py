@@ -106,6 +106,26 @@ def rollouts_ended(url: str) -> int:
     return round(sum(map(float, counts)))
 
 
+def environment(name: str) -> Path | None:
+    """Returns the Python of an environment that scripts/setup-NAME makes; None if it is not there.
+    Ours for ""."""
+    python = ROOT / (f".venv-{name}" if name else ".venv") / "bin/python"
+    return python if python.exists() else None
+
+
+def in_environment(python: Path, plugin: str, module: str, *arguments: object) -> str:
+    """Runs a module of this project with a trainer's plug-in. Returns what it prints."""
+    paths = f"{ROOT}:{ROOT / 'plugins' / plugin}"
+    done = subprocess.run(
+        [str(python), "-m", module, *map(str, arguments)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    return done.stdout
+
+
 def own_programs(name: str, packages: Sequence[str]) -> Path:
     """Returns the programs' directory of an environment for others, made at first use."""
     place = ROOT / f".venv-{name}"

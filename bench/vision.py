@@ -3,9 +3,11 @@
 `swap`: two turns of a random policy with two pictures, one of them from a tool; the logprobs of a
 trainer's model with these pictures, and with another in the place of one. A tiny Qwen2.5-VL learns
 by reward alone which colour a square has, with TRL's stock trainer: in a picture of the `question`,
-on three seeds, and in a `file` that it has to look at. Takes half an hour.
+on three seeds, and in a `file` that it has to look at; `verl`: in a question, with VeRL's (first
+`scripts/setup-verl`). Takes an hour.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -85,6 +87,26 @@ def file(quick: bool) -> frame.Found:
     return _learnt("file", [0], quick=quick)
 
 
+def verl(quick: bool) -> frame.Found | None:
+    python = frame.environment("verl")
+    if python is None:
+        return None
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        output = Path(name)
+        (output / "cache").symlink_to(CACHE)
+        steps = 2 if quick else STEPS
+        frame.in_environment(python, "verl", "bench.verl.other_policies", "look", output, steps)
+        made = json.loads((output / "summary.json").read_text())
+    before, after = made["heldout"]
+    headline = {
+        "success_before_verl": before,
+        "success_after_verl": after,
+        "verl_probs_diff_max": made["probs_diff_max"],
+    }
+    row = headline | {"step_s": round(fmean(made["step_s"]), 2)}
+    return frame.Found([row], headline, {"verl_curve": [round(one, 3) for one in made["success"]]})
+
+
 def _learnt(place: str, seeds: Iterable[int], *, quick: bool) -> frame.Found:
     rows, curves = list[frame.Row](), dict[str, list[float]]()
     for seed in seeds:
@@ -137,4 +159,4 @@ def _learned(steps: int, seed: int, place: str) -> tuple[frame.Row, list[float]]
 
 
 if __name__ == "__main__":
-    frame.run("vision", {"swap": swap, "question": question, "file": file})
+    frame.run("vision", {"swap": swap, "question": question, "file": file, "verl": verl})

@@ -8,7 +8,6 @@ outputs/smollm are not repeated. Each takes half an hour, those of `text` one.
 
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from recipes.demo.warm_start import WARM_STARTS, warm_started
 from tests import vllm_engine
 
 OUTPUT = Path("outputs/smollm")
-VERL_PYTHON = frame.ROOT / ".venv-verl/bin/python"
+VERL_RUN = "bench.verl.other_policies"
 PARAMETERS_M = 134.5
 RISE = 0.3
 """Success above that before training that counts as a rise."""
@@ -112,20 +111,14 @@ def harness(quick: bool) -> frame.Found:
 
 
 def verl(quick: bool) -> frame.Found | None:
-    if not VERL_PYTHON.exists():
+    python = frame.environment("verl")
+    if python is None:
         return None
     output = _output("verl", quick)
     file = output / "summary.json"
     if not file.exists():
-        command = [
-            str(VERL_PYTHON),
-            "-m",
-            "bench.smollm.verl_run",
-            str(output),
-            str(1 if quick else CONFIGS["smollm2"].steps),
-        ]
-        path = f"{frame.ROOT}:{frame.ROOT / 'plugins/verl'}"
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+        steps = 1 if quick else CONFIGS["smollm2"].steps
+        frame.in_environment(python, "verl", VERL_RUN, "smollm2", output, steps)
     made = json.loads(file.read_text())
     before, after = made["heldout"]
     one = {

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from bench import frame
 from bench.verl import learning
-from bench.verl.workload import GROUP_SIZE, write_mix
+from bench.verl.workload import GROUP_SIZE, demo_tasks, write_mix
 from prorl_service import local
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests.verl.data import build_policy
@@ -92,7 +92,8 @@ def demo(
     cache = Path("outputs/demo/cache").absolute()
     policy = warm_started(cache, WarmStart(seed=0), program=program)
     with TemporaryDirectory(prefix="prorl-bench-") as name:
-        learned = learning.learn(policy, Path(name), {**settings, **few}, program)
+        tasks = demo_tasks(4 * learning.DEMO_STEPS, program)
+        learned = learning.learn(policy, Path(name), {**settings, **few}, tasks)
     figures = {
         "demo_rollout_probs_diff_max": learned.probs_diff_max,
         "steps": settings["trainer.total_training_steps"],

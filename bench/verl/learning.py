@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.verl.workload import write_demo
+from bench.verl.workload import Tasks, write_tasks
 from prorl_service import local
 from tests.verl.training import CompletedRun, run_main_ppo
 
@@ -49,12 +49,12 @@ def learn(
     policy: Path,
     output: Path,
     settings: Mapping[str, object],
-    program: str | None = None,
+    tasks: Tasks,
     *,
     threads: int = 1,
 ) -> Learned:
-    """`program` takes the turns in place of the service's own loop. `threads`: of the trainer."""
-    write_demo(output, 4 * DEMO_STEPS, program)
+    """`threads`: of the trainer."""
+    write_tasks(output, tasks)
     with local.service([], log=output / "service.log", options=SERVICE) as service:
         run = train(output, policy, settings, service.url, threads=threads)
     return learned(run.metrics)

@@ -1,8 +1,11 @@
 """Training tasks: a given mix for the comparison, the demo's for the curve."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
+from prorl_service.schemas import Task
 from prorl_verl import task_payload
 from recipes.demo.programs import task_for
 from recipes.demo.tasks import instances
@@ -36,16 +39,29 @@ def write_mix(directory: Path, seed: int, informative: int) -> int:
     return found[informative - 1] + 1
 
 
-def write_demo(directory: Path, per_family: int, program: str | None) -> None:
+Tasks = Mapping[str, Iterable[Task]]
+"""Tasks of `train` and `val`."""
+
+
+def demo_tasks(per_family: int, program: str | None = None) -> Tasks:
     """`program` takes the turns in place of the service's own loop."""
     task_of = task_for(program)
-    train = instances("train", per_family, seed=0)
-    heldout = instances("heldout", HELDOUT_PER_FAMILY, seed=0)
-    for name, made in (("train", train), ("val", heldout)):
-        rows = []
-        for index, instance in enumerate(made):
-            task = task_of(instance)
-            payload = task_payload(task_id=task.task_id, agent=task.agent, data=task.data)
-            messages = [message.model_dump() for message in task.messages]
-            rows.append(row("", index=index) | {"prompt": messages, "prorl": payload})
+    made = {
+        "train": instances("train", per_family, seed=0),
+        "val": instances("heldout", HELDOUT_PER_FAMILY, seed=0),
+    }
+    return {name: [task_of(one) for one in some] for name, some in made.items()}
+
+
+def write_tasks(directory: Path, tasks: Tasks) -> None:
+    for name, some in tasks.items():
+        rows = [_task_row(task, index) for index, task in enumerate(some)]
         write_rows(directory / f"{name}.parquet", rows)
+
+
+def _task_row(task: Task, index: int) -> dict[str, Any]:
+    messages = [one.model_dump() for one in task.messages]
+    shown = messages if any(one.pictures for one in task.messages) else None
+    payload = task_payload(task_id=task.task_id, agent=task.agent, data=task.data, messages=shown)
+    prompt = [{"role": one.role, "content": one.content} for one in task.messages]
+    return row("", index=index) | {"prompt": prompt, "prorl": payload}

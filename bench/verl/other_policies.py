@@ -1,0 +1,61 @@
+"""Policies of other measurements, trained by VeRL. Runs in VeRL's environment.
+
+`python -m bench.verl.other_policies POLICY OUTPUT STEPS` writes OUTPUT/summary.json: `smollm2` on
+the demo's tasks, `look` on pictures of a question.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+
+from bench.verl import learning
+from bench.verl.workload import demo_tasks
+from recipes.demo.warm_start import WARM_STARTS, warm_started
+from recipes.look import tasks as look
+
+AT_ONCE = 8
+SMOLLM2: dict[str, object] = learning.DEMO | {
+    "data.train_batch_size": 6,
+    "data.max_prompt_length": 192,
+    "data.max_response_length": 96,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 6,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": AT_ONCE,
+    "actor_rollout_ref.actor.use_dynamic_bsz": False,
+    "actor_rollout_ref.actor.optim.lr": 3e-5,
+    "actor_rollout_ref.rollout.n": 4,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": AT_ONCE,
+    "ray_kwargs.ray_init.object_store_memory": 2**31,
+}
+LOOK: dict[str, object] = learning.DEMO | {
+    "data.train_batch_size": 16,
+    "data.max_response_length": 64,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 16,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 128,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 128,
+    "actor_rollout_ref.rollout.max_model_len": look.CONTEXT,
+}
+HELDOUT = 200
+
+
+def main(name: str, output: Path, steps: int) -> None:
+    output = output.absolute()
+    if name == "smollm2":
+        policy = warm_started(output / "cache", WARM_STARTS["smollm2"])
+        tasks, settings = demo_tasks(4 * learning.DEMO_STEPS), SMOLLM2
+        threads = os.cpu_count() or 1
+    else:
+        policy = look.policy(output / "cache")
+        counts = {"train": 16 * steps, "val": HELDOUT}
+        made = {one: look.instances(one, seed=0, is_file=False) for one in counts}
+        tasks = {one: [x.task() for x in islice(made[one], counts[one])] for one in counts}
+        settings, threads = LOOK, 1
+    few = {"trainer.test_freq": steps, "trainer.total_training_steps": steps}
+    learned = learning.learn(policy.absolute(), output, settings | few, tasks, threads=threads)
+    (output / "summary.json").write_text(json.dumps(asdict(learned)) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

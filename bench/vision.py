@@ -1,15 +1,17 @@
 """Pictures: whether trainer and engine see the same, and whether a policy learns to look.
 
 `swap`: two turns of a random policy with two pictures, one of them from a tool; the logprobs of a
-trainer's model with these pictures, and with another in the place of one. A tiny Qwen2.5-VL learns
-by reward alone which colour a square has, with TRL's stock trainer: in a picture of the `question`,
-on three seeds, and in a `file` that it has to look at; `verl`: in a question, with VeRL's (first
-`scripts/setup-verl`). Takes an hour.
+trainer's model with these pictures, and with another in the place of one. `hostile`: files that
+are no pictures, or ambiguous ones, in tasks and in each dialect of the gateway. A tiny Qwen2.5-VL
+learns by reward alone which colour a square has, with TRL's stock trainer: in a picture of the
+`question`, on three seeds, and in a `file` that it has to look at; `verl`: in a question, with
+VeRL's (first `scripts/setup-verl`). Takes an hour.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from itertools import islice
 from math import isnan
 from pathlib import Path
@@ -18,14 +20,17 @@ from tempfile import TemporaryDirectory
 
 from bench import frame
 from prorl_service import local
-from prorl_service.client import RolloutClient
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.gateway.dialects import DIALECTS
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Limits, Sampling, Start
-from prorl_service.schemas.pictures import id_of
+from prorl_service.schemas.pictures import canonical, id_of
 from recipes.demo.evaluate import evaluate, success
 from recipes.demo.train import TrainConfig, make_trainer
 from recipes.look.tasks import CONTEXT, LIMITS, instances, policy
+from tests.gateway.test_pictures import read
 from tests.pictures import largest_difference, looking, png
+from tests.tokens.test_pictures import HOSTILE, OTHERS
 
 SEEDS = 3
 STEPS = 160
@@ -60,7 +65,7 @@ def swap(quick: bool) -> frame.Found:
                     asked,
                     start=Start(share=1.0),
                     limits=Limits(max_turns=2, max_response_tokens=400),
-                    sampling=Sampling(seed=number, max_tokens_per_turn=16),
+                    sampling=Sampling(seed=number, max_tokens_per_turn=64),
                 )
                 client.submit([group])
                 [rollout] = client.wait(group.rollout_ids(), 120)
@@ -77,6 +82,48 @@ def swap(quick: bool) -> frame.Found:
         "swap_nats_p50": round(median(wrong), 3),
     }
     return frame.Found([headline], headline)
+
+
+def hostile(quick: bool) -> frame.Found:
+    """Files that cannot be seen, and those that programs show in two ways, in tasks of a service
+    and in requests of a harness. All but the first are shown once they are canonical."""
+    with TemporaryDirectory(prefix="prorl-bench-") as name:
+        model = Path(name) / "model"
+        build_tiny_model(model, sees=True)
+        with served(model, Path(name), 1024) as (_, client):
+            failed = [one for one in HOSTILE if not _is_refused(client, HOSTILE[one])]
+            failed += [one for one in OTHERS if not _is_refused(client, OTHERS[one])]
+            made = [canonical(one) for one in OTHERS.values()]
+            groups = [looking(f"seen-{number}", one) for number, one in enumerate(made)]
+            client.submit(groups)
+            ended = client.wait([id_ for one in groups for id_ in one.rollout_ids()], 120)
+            failed += [one.rollout_id for one in ended if one.trajectory is None]
+    dialects = [
+        ending
+        for ending in DIALECTS
+        if not any(_reads(ending, one) for one in HOSTILE.values())
+        and all(_reads(ending, one) for one in OTHERS.values())
+    ]
+    headline = {
+        "hostile_pictures": len(HOSTILE) + len(OTHERS),
+        "hostile_failures": len(failed),
+        "dialects": len(dialects),
+    }
+    return frame.Found([headline], headline)
+
+
+def _is_refused(client: RolloutClient, content: bytes) -> bool:
+    try:
+        client.submit([looking("refused", content)])
+    except ServiceCallError as error:
+        return error.http_status == HTTPStatus.UNPROCESSABLE_ENTITY
+    return False
+
+
+def _reads(ending: str, content: bytes) -> bool:
+    """Returns whether both pictures of a request reach a policy that sees."""
+    call = read(ending, content, sees=True)
+    return [len(one.message.pictures) for one in call.conversation] == [1, 0, 1]
 
 
 def question(quick: bool) -> frame.Found:
@@ -159,4 +206,7 @@ def _learned(steps: int, seed: int, place: str) -> tuple[frame.Row, list[float]]
 
 
 if __name__ == "__main__":
-    frame.run("vision", {"swap": swap, "question": question, "file": file, "verl": verl})
+    frame.run(
+        "vision",
+        {"swap": swap, "hostile": hostile, "question": question, "file": file, "verl": verl},
+    )

@@ -31,7 +31,7 @@ PARAMETERS_M = 134.5
 RISE = 0.3
 """Success above that before training that counts as a rise."""
 SEEDS = (0, 1, 2)
-TEXT_STEPS = 12
+TEXT_STEPS = 8
 OPTIONS = ("--policy", "smollm2")
 VLLM = (
     *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),

@@ -1,13 +1,16 @@
 """Trajectories hold the pictures of tasks and tools, and a trainer's model sees the same."""
 
+import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from prorl_service import local
-from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.schemas import (
     BackendSpec,
     Group,
@@ -84,6 +87,38 @@ async def test_the_policy_sees_the_pictures_of_its_tools(
         assert largest_difference(seeing_model, segment, contents) < EXACT
         swapped = {**contents, id_of(SEEN): canonical(FILE.replace("255 0 0", "0 0 0").encode())}
         assert largest_difference(seeing_model, segment, swapped) > 100 * EXACT
+
+
+def test_a_rollout_goes_on_after_a_restart_with_what_it_saw(
+    seeing: str, seeing_model: Path, tmp_path: Path
+) -> None:
+    """The service is stopped while the turn after the tool's picture is being sampled."""
+    asked = looking("restart", png(seed=1), start=Start(share=1.0))
+    journal = ["--journal", str(tmp_path / "journal.sqlite"), "--resume"]
+    options = [*journal, "--sandbox", "bubblewrap", "--save-every-s", "0"]
+    log, [id_] = tmp_path / "log", asked.rollout_ids()
+    with local.service([seeing], log=log, options=options) as running:
+        httpx.post(f"{seeing}/pause", trust_env=False).raise_for_status()
+        try:
+            with RolloutClient(running.url) as client:
+                client.submit([asked])
+                while not client.text(id_).turns:
+                    time.sleep(0.05)
+            running.process.send_signal(signal.SIGTERM)
+            running.process.wait(60)
+        finally:
+            httpx.post(f"{seeing}/resume", trust_env=False).raise_for_status()
+    with (
+        local.service([seeing], log=log, options=options) as running,
+        RolloutClient(running.url) as client,
+    ):
+        [rollout] = client.wait([id_], 120)
+    assert [one.turn for one in rollout.resumed] == [1]
+    trajectory = trajectory_of(rollout)
+    assert len(trajectory.turns) > 1
+    [segment], contents = trajectory.segments, trajectory.contents()
+    assert contents.keys() == {id_of(png(seed=1)), id_of(SEEN)}
+    assert largest_difference(seeing_model, segment, contents) < EXACT
 
 
 async def test_what_cannot_be_shown_is_refused_at_submission(

@@ -23,7 +23,7 @@ from recipes.common.training.imitation import Transcript, tool_call
 
 COLOURS = {"1": (220, 30, 30), "2": (30, 200, 30), "3": (40, 60, 220), "4": (230, 220, 40)}
 """Colours by the answer that means them."""
-SIDE, SQUARE = 56, 18
+SIDE, SQUARE = 56, 30
 """Sides of the picture, which has four tokens of a tiny model, and of the square, in pixels."""
 LIGHTEST, SPREAD = 40, 25
 FILE = "a.ppm"

@@ -223,22 +223,32 @@ class TreeExporter(SpanExporter):
             self.give_up()
 
 
-class Trouble:
+class Trouble(logging.Handler):
     """Log lines about a collector that does not accept spans: occasional, with the reason.
 
     The SDK would log each attempt as an error; its records are caught here and give the reason.
     """
 
     def __init__(self, endpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._endpoint = endpoint
         self._clock = clock
-        self._reason = _LastWords()
+        self._reason = "unknown reason"
         self._warned_at: float | None = None
         """Time of the last warning; None while spans are accepted."""
         self._lost = 0
         """Rollouts lost since that warning."""
         sdk = logging.getLogger(SDK_LOGGER)
-        sdk.handlers, sdk.propagate = [self._reason], False
+        sdk.handlers, sdk.propagate = [self], False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the reason in a record of the SDK, if it has one."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        reasons = [one for one in arguments if isinstance(one, Exception | str) and one != "spans"]
+        if reasons:
+            line = " ".join(str(reasons[-1]).split())
+            code = next((f"status {one}, " for one in arguments if isinstance(one, int)), "")
+            self._reason = (code + line)[:MAX_REASON]
 
     def taken(self) -> None:
         """Notes that spans were exported."""
@@ -254,24 +264,8 @@ class Trouble:
         if self._warned_at is not None and now < self._warned_at + EVERY_S:
             return
         text = "%s does not accept spans; those of %d rollouts are lost: %s"
-        log.warning(text, self._endpoint, self._lost, self._reason.text)
+        log.warning(text, self._endpoint, self._lost, self._reason)
         self._warned_at, self._lost = now, 0
-
-
-class _LastWords(logging.Handler):
-    """Keeps the SDK's reason for the last failure, from its last record that has one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text = "unknown reason"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        arguments = record.args if isinstance(record.args, tuple) else ()
-        reasons = [one for one in arguments if isinstance(one, Exception | str) and one != "spans"]
-        if reasons:
-            line = " ".join(str(reasons[-1]).split())
-            code = next((f"status {one}, " for one in arguments if isinstance(one, int)), "")
-            self.text = (code + line)[:MAX_REASON]
 
 
 def _chunks(items: Iterable[T], weight: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:

@@ -106,7 +106,11 @@ def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
     found = zip(tried, run_all(tried, budget_s=BUDGET_S), strict=True)
     checks, findings = zip(*(row for row in found if row[1] is not NOT_INSTALLED), strict=True)
     if as_json:
-        print(json.dumps([_as_dict(*row) for row in zip(checks, findings, strict=True)]))
+        rows = (
+            {"check": check.name, "purpose": check.purpose, **asdict(finding)}
+            for check, finding in zip(checks, findings, strict=True)
+        )
+        print(json.dumps([*rows]))
     else:
         Screen(sys.stdout).table(_table(checks, findings))
     isolating = findings[: len(ISOLATING)]
@@ -131,10 +135,6 @@ def run_all(checks: Sequence[Check], *, budget_s: float) -> list[Finding]:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     return list(findings)
-
-
-def _as_dict(check: Check, finding: Finding) -> dict[str, str]:
-    return {"check": check.name, "purpose": check.purpose, **asdict(finding)}
 
 
 def _table(checks: Sequence[Check], findings: Sequence[Finding]) -> Table:

@@ -25,13 +25,6 @@ class ReadOptions:
     """Build Dockerfiles although tasks name images."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableDirectory:
-    directory: Path
-    reason: str
-    """File, key and problem."""
-
-
 def read_all(
     directories: Sequence[Path],
     env: Sequence[str] = (),
@@ -39,9 +32,10 @@ def read_all(
     strict: bool,
     builds: bool = False,
     with_probes: bool = False,
-) -> tuple[list[HarborCandidate], list[UnreadableDirectory]]:
+) -> tuple[list[HarborCandidate], dict[Path, str]]:
     """Reads task directories, and those in directories of them; `with_probes`, their solutions,
-    too. `builds`: Dockerfiles come before images that tasks name.
+    too. `builds`: Dockerfiles come before images that tasks name. Returns also why directories are
+    refused: file, key and problem.
 
     Raises `ProRLError`: if there is no task, and if `strict` for the first that cannot be read.
     """
@@ -49,14 +43,14 @@ def read_all(
         raise InvalidRequest.of_field("directories", "name at least one task directory")
     variables = dict(_variable(one) for one in env)
     found: dict[str, HarborCandidate] = {}
-    refused: list[UnreadableDirectory] = []
+    refused: dict[Path, str] = {}
     for path in [path for one in directories for path in _task_paths(one)]:
         try:
             one = _read(path, variables, found, builds=builds, with_probes=with_probes)
         except TaskError as error:
             if strict:
                 raise
-            refused.append(UnreadableDirectory(path, error.message.removeprefix(f"{path}/")))
+            refused[path] = error.message.removeprefix(f"{path}/")
             last = error
         else:
             found[one.directory.name] = one

@@ -199,14 +199,14 @@ async def _traces(options: TraceOptions, stack: AsyncExitStack) -> "Traces | Non
     if url is None or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     try:
-        from prorl_service.traces.export import TraceConfig, Traces
+        from prorl_service.traces.export import Traces
     except ImportError as error:
         raise ProRLError(
             f"traces need what is not installed: {error}", hint="pip install 'prorl-service[otel]'"
         ) from error
     log.info("traces of rollouts go to %s", url)
-    config = TraceConfig(url, options.otel_sample, options.otel_content)
-    return await stack.enter_async_context(Traces(config))
+    traces = Traces(url, options.otel_sample, has_content=options.otel_content)
+    return await stack.enter_async_context(traces)
 
 
 def _checked(engines: EngineOptions, reply_format: str | None) -> tuple[BackendSpec, ...]:

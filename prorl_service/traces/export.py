@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -57,16 +56,6 @@ HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 """Environment variables that may hold keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceConfig:
-    endpoint: str
-    """URL of the collector's route for traces."""
-    share: float
-    """Share of groups that are traced."""
-    has_content: bool
-    """True if messages, calls and results are exported."""
-
-
 class PendingRollout(ReadableSpan):
     """A rollout's entry in the processor's queue, in place of its spans."""
 
@@ -86,10 +75,12 @@ _NOTHING = Resource({})
 class Traces(Observer):
     """The tracer. Enter it before the journal, whose closing ends the last rollouts."""
 
-    def __init__(self, config: TraceConfig) -> None:
-        """Removes the collector's keys from the environment."""
-        self._config = config
-        self._exporter = TreeExporter(config)
+    def __init__(self, endpoint: str, share: float, *, has_content: bool) -> None:
+        """`endpoint`: URL of the collector's route for traces; `share`: of groups that are traced;
+        `has_content`: messages, calls and results are exported. Removes the collector's keys from
+        the environment."""
+        self._share = share
+        self._exporter = TreeExporter(endpoint, has_content=has_content)
         self._processor = BatchSpanProcessor(
             self._exporter,
             max_queue_size=QUEUE_ROLLOUTS,
@@ -103,7 +94,7 @@ class Traces(Observer):
         executor.inflight.observers.add(self)
 
     def ended(self, record: RolloutRecord, row: EndedRow) -> None:
-        if not is_traced(record.group, self._config.share):
+        if not is_traced(record.group, self._share):
             return
         if self._exporter.reserve(len(row.answer)):
             self._processor.on_end(PendingRollout(record, row.answer))
@@ -134,13 +125,13 @@ class Traces(Observer):
 class TreeExporter(SpanExporter):
     """Makes the spans of pending rollouts, and sends them in requests of a bounded size."""
 
-    def __init__(self, config: TraceConfig) -> None:
-        self._has_content = config.has_content
+    def __init__(self, endpoint: str, *, has_content: bool) -> None:
+        self._has_content = has_content
         self._provider: Callable[[str], str] = str
-        self._otlp = OTLPSpanExporter(endpoint=config.endpoint)
+        self._otlp = OTLPSpanExporter(endpoint=endpoint)
         for variable in HEADERS:
             os.environ.pop(variable, None)
-        self._trouble = Trouble(config.endpoint)
+        self._trouble = Trouble(endpoint)
         self._maker = SpanMaker(_NOTHING)
         self._has_given_up = False
         self._lock = threading.Lock()

@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
+from prorl_service.cli.program import Json
 from prorl_service.cli.screen import Screen
 from prorl_service.errors import SandboxError
 from prorl_service.neighbours import Neighbour, neighbours
@@ -91,15 +90,10 @@ def of_neighbour(one: Neighbour) -> Check:
     return Check(one.title, "working with it", run)
 
 
-def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
+def doctor(*, as_json: Json = False) -> int:
     """List the kinds of sandbox that this host supports, how to get the rest, what is beside it.
 
     Exits with code 1 if no isolating kind works.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON, for programs.
     """
     kinds = [of_kind(kind) for kind in (*ISOLATING, "auto")]
     tried = [*kinds, *HOST, *(of_neighbour(one) for one in neighbours().values())]

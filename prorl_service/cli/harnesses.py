@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.table import Table
 
 from prorl_service.cli.screen import Screen
@@ -20,6 +21,11 @@ from prorl_service.utils.visible import visible
 OWN = "of a preset of yours"
 SHOWN = 20
 """Changed files that `verify` names."""
+
+Name = Annotated[
+    str,
+    Parameter(help="A preset, as NAME, NAME@VERSION, or the TOML file of one of your own."),
+]
 
 harnesses = App(
     name="harnesses", help="List, install, verify and remove programs of agents, such as pi."
@@ -63,14 +69,8 @@ def install(*names: str) -> int:
 
 
 @harnesses.command
-def verify(name: str, /) -> int:
-    """Compare an installed harness with what was installed, file by file.
-
-    Parameters
-    ----------
-    name
-        A preset, as NAME, NAME@VERSION, or the TOML file of one of your own.
-    """
+def verify(name: Name, /) -> int:
+    """Compare an installed harness with what was installed, file by file."""
     one = _found(name)
     changed = installer.verify(one)
     if not changed:
@@ -86,14 +86,8 @@ def verify(name: str, /) -> int:
 
 
 @harnesses.command
-def remove(name: str, /) -> None:
-    """Remove an installed harness, and with it the presets that run the same packages.
-
-    Parameters
-    ----------
-    name
-        A preset, as NAME, NAME@VERSION, or the TOML file of one of your own.
-    """
+def remove(name: Name, /) -> None:
+    """Remove an installed harness, and with it the presets that run the same packages."""
     one = _found(name)
     installer.remove(one)
     print(f"removed {one.path}")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
@@ -23,6 +23,10 @@ def _shown(default: object) -> str | None:
 
 
 DEFAULTS = Parameter(negative=(), show_env_var=False, show_default=_shown, allow_repeating=True)
+
+
+Json = Annotated[bool, Parameter("--json", help="Print JSON, for programs.")]
+JsonLines = Annotated[bool, Parameter("--json", help="Print an object a line, for programs.")]
 
 
 def run(function: Callable[..., int | None]) -> None:

@@ -17,7 +17,7 @@ from cyclopts.config import Dict
 from rich.table import Table
 from rich.text import Text
 
-from prorl_service.cli.program import DEFAULTS, options_in
+from prorl_service.cli.program import DEFAULTS, Json, options_in
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.serve import front, serve
 from prorl_service.cli.status import BAD, GOOD
@@ -94,19 +94,8 @@ def up(
 
 
 @ray.command
-def status(
-    *,
-    address: Address = "auto",
-    run: Run = None,
-    as_json: Annotated[bool, Parameter("--json")] = False,
-) -> None:
-    """Show the runs of a cluster: their fronts, nodes and services.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON, for programs.
-    """
+def status(*, address: Address = "auto", run: Run = None, as_json: Json = False) -> None:
+    """Show the runs of a cluster: their fronts, nodes and services."""
     runs = _runs()
     with runs.connected(address):
         wanted = runs.names() if run is None else [runs.the_run(run)]

@@ -17,9 +17,10 @@ from prorl_service.agents.harbor.data import HarborData
 from prorl_service.agents.harbor.directory.checks import Outcome, absent_steps, faults, with_absent
 from prorl_service.agents.harbor.directory.preparation import PreparingAgent, prepared
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.cli.harbor_reading import ReadOptions, read_all, say
+from prorl_service.cli.harbor_reading import ReadOptions, read_all
 from prorl_service.cli.harbor_runs import HarborCandidate, Results, check_all, evaluate, study
 from prorl_service.cli.harnesses import known
+from prorl_service.cli.program import say
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.try_options import ModelOptions
 from prorl_service.client.harness import with_harness

@@ -1,6 +1,5 @@
 """Task directories that `prorl harbor` gets: those that can be read, and the others."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from cyclopts import Parameter
 from prorl_service.agents.harbor.directory.checks import oracle
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.cli.harbor_runs import HarborCandidate
+from prorl_service.cli.program import say
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
-from prorl_service.utils.visible import visible_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,3 @@ def _variable(text: str) -> tuple[str, str]:
     if not equals:
         raise InvalidRequest.of_field("--env", f"{text!r}: write it as NAME=VALUE")
     return name, value
-
-
-def say(line: str) -> None:
-    print(visible_line(line, limit=2000), file=sys.stderr, flush=True)

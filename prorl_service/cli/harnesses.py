@@ -11,12 +11,12 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.table import Table
 
+from prorl_service.cli.program import say
 from prorl_service.cli.screen import Screen
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
 from prorl_service.gateway.harnesses import install as installer
 from prorl_service.gateway.harnesses import preset, store
 from prorl_service.gateway.harnesses.store import Installed
-from prorl_service.utils.visible import visible
 
 OWN = "of a preset of yours"
 SHOWN = 20
@@ -61,10 +61,10 @@ def install(*names: str) -> int:
     with _ended_by_sigterm():
         for name in wanted:
             try:
-                installer.install(name, _say)
+                installer.install(name, say)
             except ProRLError as error:
                 failed = True
-                _say(visible(f"prorl: {error}" + (f" ({error.hint})" if error.hint else "")))
+                say(f"prorl: {error}" + (f" ({error.hint})" if error.hint else ""))
     return 2 if failed else 0
 
 
@@ -77,11 +77,11 @@ def verify(name: Name, /) -> int:
         record = one.record()
         print(f"{one.path.name}: {record.files} files as installed, sha256 {record.digest}")
         return 0
-    print(f"prorl: {one.path.name}: {len(changed)} files differ", file=sys.stderr)
+    say(f"prorl: {one.path.name}: {len(changed)} files differ")
     for path in changed[:SHOWN]:
-        print(f"  {visible(path)}", file=sys.stderr)
+        say(f"  {path}")
     if len(changed) > SHOWN:
-        print(f"  and {len(changed) - SHOWN} more", file=sys.stderr)
+        say(f"  and {len(changed) - SHOWN} more")
     return 2
 
 
@@ -123,10 +123,6 @@ def _size_mb(one: Installed) -> int | None:
         return one.record().size_mb
     except TaskError:
         return None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -58,13 +58,17 @@ class CacheOptions:
 
 
 Cache = Annotated[CacheOptions, Parameter(name="*")]
+Budget = Annotated[
+    NonNegativeFloat | None,
+    Parameter(help="Maximum size of finished images in the cache, in GB."),
+]
 
 
 @images.command(help_epilogue=REFERENCES)
 def pull(
     *references: Annotated[str, Parameter(allow_leading_hyphen=True)],
     parallel: PositiveInt = 4,
-    budget: NonNegativeFloat | None = None,
+    budget: Budget = None,
     options: Cache = CacheOptions(),
 ) -> int:
     """Pull images ahead of use, and look up where tags point now.
@@ -75,8 +79,6 @@ def pull(
         Images; '-' reads them from standard input.
     parallel
         Concurrent pulls.
-    budget
-        Maximum size of finished images in the cache, in GB.
     """
     wanted = _from_stdin(references)
     if not wanted:
@@ -102,7 +104,7 @@ def build(
     mirror: str | None = None,
     base: Annotated[tuple[str, ...], Parameter(metavar="IMAGE=REFERENCE")] = (),
     no_network: bool = False,
-    budget: NonNegativeFloat | None = None,
+    budget: Budget = None,
     options: Cache = CacheOptions(),
 ) -> None:
     """Build an image of your own.
@@ -124,8 +126,6 @@ def build(
         Replacement for a base image of a Dockerfile. Repeatable.
     no_network
         Give commands of a Dockerfile no network; they have the host's otherwise.
-    budget
-        Maximum size of finished images in the cache, in GB.
     """
     if (source is None) == (debian is None):
         raise InvalidRequest.of_field("source", "give either a source or --debian")

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from rich.table import Table
-
 from prorl_service.agents.registry import imported
+from prorl_service.cli.lists import table_of
 from prorl_service.cli.screen import Screen
 from prorl_service.client.saved import (
     SavedStep,
@@ -56,7 +55,8 @@ def replay(directory: Path, /, *, reward: str | None = None, out: Path | None = 
     steps = _steps(directory)
     tasks = read_tasks(directory)
     files = None if out is None else _files(out, tasks.values())
-    table = _table(has_new=function is not None)
+    new = ("*new reward", "*new informative") if function is not None else ()
+    table = table_of("", "*rollouts", "*failed", "*reward", "*informative groups", *new)
     for step in steps:
         before = list(read_rollouts(directory / step.file_name))
         after = before if function is None else [_rewarded(one, tasks, function) for one in before]
@@ -112,15 +112,6 @@ def _rewards(rollouts: Sequence[Rollout]) -> list[str]:
 
 def _group(rollout: Rollout) -> str:
     return rollout.group_id
-
-
-def _table(*, has_new: bool) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    new = ("new reward", "new informative") if has_new else ()
-    for name in ("rollouts", "failed", "reward", "informative groups", *new):
-        table.add_column(name, justify="right")
-    return table
 
 
 def _rewarded(rollout: Rollout, tasks: Mapping[str, Task], function: Reward) -> Rollout:

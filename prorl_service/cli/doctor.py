@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
+from prorl_service.cli.program import Json
 from prorl_service.cli.screen import Screen
 from prorl_service.errors import SandboxError
 from prorl_service.neighbours import Neighbour, neighbours
@@ -91,22 +90,21 @@ def of_neighbour(one: Neighbour) -> Check:
     return Check(one.title, "working with it", run)
 
 
-def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
+def doctor(*, as_json: Json = False) -> int:
     """List the kinds of sandbox that this host supports, how to get the rest, what is beside it.
 
     Exits with code 1 if no isolating kind works.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON, for programs.
     """
     kinds = [of_kind(kind) for kind in (*ISOLATING, "auto")]
     tried = [*kinds, *HOST, *(of_neighbour(one) for one in neighbours().values())]
     found = zip(tried, run_all(tried, budget_s=BUDGET_S), strict=True)
     checks, findings = zip(*(row for row in found if row[1] is not NOT_INSTALLED), strict=True)
     if as_json:
-        print(json.dumps([_as_dict(*row) for row in zip(checks, findings, strict=True)]))
+        rows = (
+            {"check": check.name, "purpose": check.purpose, **asdict(finding)}
+            for check, finding in zip(checks, findings, strict=True)
+        )
+        print(json.dumps([*rows]))
     else:
         Screen(sys.stdout).table(_table(checks, findings))
     isolating = findings[: len(ISOLATING)]
@@ -131,10 +129,6 @@ def run_all(checks: Sequence[Check], *, budget_s: float) -> list[Finding]:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     return list(findings)
-
-
-def _as_dict(check: Check, finding: Finding) -> dict[str, str]:
-    return {"check": check.name, "purpose": check.purpose, **asdict(finding)}
 
 
 def _table(checks: Sequence[Check], findings: Sequence[Finding]) -> Table:

@@ -17,9 +17,10 @@ from prorl_service.agents.harbor.data import HarborData
 from prorl_service.agents.harbor.directory.checks import Outcome, absent_steps, faults, with_absent
 from prorl_service.agents.harbor.directory.preparation import PreparingAgent, prepared
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.cli.harbor_reading import ReadOptions, UnreadableDirectory, read_all, say
+from prorl_service.cli.harbor_reading import ReadOptions, read_all
 from prorl_service.cli.harbor_runs import HarborCandidate, Results, check_all, evaluate, study
 from prorl_service.cli.harnesses import known
+from prorl_service.cli.program import say
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.try_options import ModelOptions
 from prorl_service.client.harness import with_harness
@@ -164,7 +165,7 @@ def _prepared(one: HarborCandidate) -> HarborCandidate:
 
 def _read(
     directories: Sequence[Path], options: ReadOptions, *, with_probes: bool = False
-) -> tuple[list[HarborCandidate], list[UnreadableDirectory]]:
+) -> tuple[list[HarborCandidate], dict[Path, str]]:
     """Shows the directories that are refused. Raises `ProRLError` if nothing is left."""
     found, refused = read_all(
         directories,
@@ -175,9 +176,9 @@ def _read(
     )
     if refused:
         table = Table("refused", "reason", box=None)
-        for one in refused:
-            cells = (str(one.directory), one.reason)
-            table.add_row(*(visible_line(cell, limit=1000) for cell in cells))
+        for directory, reason in refused.items():
+            cells = (visible_line(cell, limit=1000) for cell in (str(directory), reason))
+            table.add_row(*cells)
         Screen(sys.stdout).table(table)
     if not found:
         raise ProRLError(f"none of {len(refused)} task directories can be read")

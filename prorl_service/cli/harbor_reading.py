@@ -1,6 +1,5 @@
 """Task directories that `prorl harbor` gets: those that can be read, and the others."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from cyclopts import Parameter
 from prorl_service.agents.harbor.directory.checks import oracle
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.cli.harbor_runs import HarborCandidate
+from prorl_service.cli.program import say
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
-from prorl_service.utils.visible import visible_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +24,6 @@ class ReadOptions:
     """Build Dockerfiles although tasks name images."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableDirectory:
-    directory: Path
-    reason: str
-    """File, key and problem."""
-
-
 def read_all(
     directories: Sequence[Path],
     env: Sequence[str] = (),
@@ -39,9 +31,10 @@ def read_all(
     strict: bool,
     builds: bool = False,
     with_probes: bool = False,
-) -> tuple[list[HarborCandidate], list[UnreadableDirectory]]:
+) -> tuple[list[HarborCandidate], dict[Path, str]]:
     """Reads task directories, and those in directories of them; `with_probes`, their solutions,
-    too. `builds`: Dockerfiles come before images that tasks name.
+    too. `builds`: Dockerfiles come before images that tasks name. Returns also why directories are
+    refused: file, key and problem.
 
     Raises `ProRLError`: if there is no task, and if `strict` for the first that cannot be read.
     """
@@ -49,14 +42,14 @@ def read_all(
         raise InvalidRequest.of_field("directories", "name at least one task directory")
     variables = dict(_variable(one) for one in env)
     found: dict[str, HarborCandidate] = {}
-    refused: list[UnreadableDirectory] = []
+    refused: dict[Path, str] = {}
     for path in [path for one in directories for path in _task_paths(one)]:
         try:
             one = _read(path, variables, found, builds=builds, with_probes=with_probes)
         except TaskError as error:
             if strict:
                 raise
-            refused.append(UnreadableDirectory(path, error.message.removeprefix(f"{path}/")))
+            refused[path] = error.message.removeprefix(f"{path}/")
             last = error
         else:
             found[one.directory.name] = one
@@ -104,7 +97,3 @@ def _variable(text: str) -> tuple[str, str]:
     if not equals:
         raise InvalidRequest.of_field("--env", f"{text!r}: write it as NAME=VALUE")
     return name, value
-
-
-def say(line: str) -> None:
-    print(visible_line(line, limit=2000), file=sys.stderr, flush=True)

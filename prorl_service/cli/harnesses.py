@@ -6,20 +6,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.table import Table
 
+from prorl_service.cli.program import say
 from prorl_service.cli.screen import Screen
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError
 from prorl_service.gateway.harnesses import install as installer
 from prorl_service.gateway.harnesses import preset, store
 from prorl_service.gateway.harnesses.store import Installed
-from prorl_service.utils.visible import visible
 
 OWN = "of a preset of yours"
 SHOWN = 20
 """Changed files that `verify` names."""
+
+Name = Annotated[
+    str,
+    Parameter(help="A preset, as NAME, NAME@VERSION, or the TOML file of one of your own."),
+]
 
 harnesses = App(
     name="harnesses", help="List, install, verify and remove programs of agents, such as pi."
@@ -55,45 +61,33 @@ def install(*names: str) -> int:
     with _ended_by_sigterm():
         for name in wanted:
             try:
-                installer.install(name, _say)
+                installer.install(name, say)
             except ProRLError as error:
                 failed = True
-                _say(visible(f"prorl: {error}" + (f" ({error.hint})" if error.hint else "")))
+                say(f"prorl: {error}" + (f" ({error.hint})" if error.hint else ""))
     return 2 if failed else 0
 
 
 @harnesses.command
-def verify(name: str, /) -> int:
-    """Compare an installed harness with what was installed, file by file.
-
-    Parameters
-    ----------
-    name
-        A preset, as NAME, NAME@VERSION, or the TOML file of one of your own.
-    """
+def verify(name: Name, /) -> int:
+    """Compare an installed harness with what was installed, file by file."""
     one = _found(name)
     changed = installer.verify(one)
     if not changed:
         record = one.record()
         print(f"{one.path.name}: {record.files} files as installed, sha256 {record.digest}")
         return 0
-    print(f"prorl: {one.path.name}: {len(changed)} files differ", file=sys.stderr)
+    say(f"prorl: {one.path.name}: {len(changed)} files differ")
     for path in changed[:SHOWN]:
-        print(f"  {visible(path)}", file=sys.stderr)
+        say(f"  {path}")
     if len(changed) > SHOWN:
-        print(f"  and {len(changed) - SHOWN} more", file=sys.stderr)
+        say(f"  and {len(changed) - SHOWN} more")
     return 2
 
 
 @harnesses.command
-def remove(name: str, /) -> None:
-    """Remove an installed harness, and with it the presets that run the same packages.
-
-    Parameters
-    ----------
-    name
-        A preset, as NAME, NAME@VERSION, or the TOML file of one of your own.
-    """
+def remove(name: Name, /) -> None:
+    """Remove an installed harness, and with it the presets that run the same packages."""
     one = _found(name)
     installer.remove(one)
     print(f"removed {one.path}")
@@ -129,10 +123,6 @@ def _size_mb(one: Installed) -> int | None:
         return one.record().size_mb
     except TaskError:
         return None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

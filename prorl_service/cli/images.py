@@ -3,17 +3,14 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.types import NonNegativeFloat, PositiveInt
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from prorl_service.cli.screen import Screen
@@ -61,13 +58,17 @@ class CacheOptions:
 
 
 Cache = Annotated[CacheOptions, Parameter(name="*")]
+Budget = Annotated[
+    NonNegativeFloat | None,
+    Parameter(help="Maximum size of finished images in the cache, in GB."),
+]
 
 
 @images.command(help_epilogue=REFERENCES)
 def pull(
     *references: Annotated[str, Parameter(allow_leading_hyphen=True)],
     parallel: PositiveInt = 4,
-    budget: NonNegativeFloat | None = None,
+    budget: Budget = None,
     options: Cache = CacheOptions(),
 ) -> int:
     """Pull images ahead of use, and look up where tags point now.
@@ -78,16 +79,12 @@ def pull(
         Images; '-' reads them from standard input.
     parallel
         Concurrent pulls.
-    budget
-        Maximum size of finished images in the cache, in GB.
     """
     wanted = _from_stdin(references)
     if not wanted:
         raise InvalidRequest.of_field("references", "name at least one image")
-    with pull_progress(len(wanted)) as show:
-        pulled = asyncio.run(
-            options.open(budget).prefetch(wanted, parallel=parallel, on_progress=show)
-        )
+    pulling = options.open(budget).prefetch(wanted, parallel=parallel, on_progress=show_pulled)
+    pulled = asyncio.run(pulling)
     failed = [one for one in pulled if one.error is not None]
     for one in failed:
         assert one.error is not None
@@ -107,7 +104,7 @@ def build(
     mirror: str | None = None,
     base: Annotated[tuple[str, ...], Parameter(metavar="IMAGE=REFERENCE")] = (),
     no_network: bool = False,
-    budget: NonNegativeFloat | None = None,
+    budget: Budget = None,
     options: Cache = CacheOptions(),
 ) -> None:
     """Build an image of your own.
@@ -129,8 +126,6 @@ def build(
         Replacement for a base image of a Dockerfile. Repeatable.
     no_network
         Give commands of a Dockerfile no network; they have the host's otherwise.
-    budget
-        Maximum size of finished images in the cache, in GB.
     """
     if (source is None) == (debian is None):
         raise InvalidRequest.of_field("source", "give either a source or --debian")
@@ -224,32 +219,11 @@ def _show(entries: list[CachedImage]) -> None:
     Screen(sys.stdout).table(table)
 
 
-@contextmanager
-def pull_progress(total: int) -> Iterator[Callable[[Pulled], None]]:
-    """Shows progress: a live display on a terminal, otherwise a line for each finished image."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _line
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console) as display:
-        overall = display.add_task(f"0/{total} images", total=total)
-        working: dict[str, TaskID] = {}
-
-        def show(pulled: Pulled) -> None:
-            """Has a line for each image in progress; finished ones move above as plain lines."""
-            if pulled.state == "working":
-                working[pulled.reference] = display.add_task(pulled.reference, total=None)
-            elif pulled.state in ("done", "failed"):
-                display.remove_task(working.pop(pulled.reference))
-                done = 1 + int(display.tasks[0].completed)
-                display.update(overall, completed=done, description=f"{done}/{total} images")
-                _line(pulled)
-
-        yield show
-
-
-def _line(pulled: Pulled) -> None:
-    if pulled.state in ("done", "failed"):
+def show_pulled(pulled: Pulled) -> None:
+    """Prints a line when an image is pulled, and one when that has ended."""
+    if pulled.state == "working":
+        print(f"pulling {pulled.reference}", file=sys.stderr, flush=True)
+    elif pulled.state in ("done", "failed"):
         size = "" if pulled.size_bytes is None else f" {decimal(pulled.size_bytes)}"
-        print(f"{pulled.state} {pulled.reference}{size} in {pulled.seconds:.1f} s", file=sys.stderr)
+        took = f"{size} in {pulled.seconds:.1f} s"
+        print(f"{pulled.state} {pulled.reference}{took}", file=sys.stderr, flush=True)

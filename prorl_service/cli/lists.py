@@ -16,6 +16,7 @@ from pydantic import PositiveInt
 from rich.table import Table
 from rich.text import Text
 
+from prorl_service.cli.program import JsonLines
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import STYLES, ago, counts, number, percent, plural, waits_for
@@ -63,7 +64,7 @@ def list_rollouts(
     outcome: Annotated[list[GroupOutcome] | None, Many] = None,
     limit: PositiveInt = MOST,
     url: Url = DEFAULT_URL,
-    as_json: Annotated[bool, Parameter("--json")] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """List rollouts or groups of a service, the newest first, and why some failed.
 
@@ -75,8 +76,6 @@ def list_rollouts(
         Only groups with this outcome; implies --groups.
     limit
         Most rows to list.
-    as_json
-        Print an object a line, for programs.
     """
     screen = Screen(sys.stdout)
     has_conditions = bool(outcome) or wanted != RowFilter()
@@ -100,15 +99,9 @@ def tasks(
     *,
     wanted: Annotated[TaskQuery, Conditions] = TaskQuery(),
     url: Url = DEFAULT_URL,
-    as_json: Annotated[bool, Parameter("--json")] = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """List the tasks of a run with their ended rollouts, the least successful first.
-
-    Parameters
-    ----------
-    as_json
-        Print an object a line, for programs.
-    """
+    """List the tasks of a run with their ended rollouts, the least successful first."""
     screen = Screen(sys.stdout)
     with connected(url) as client:
         found = client.tasks(wanted)
@@ -271,7 +264,7 @@ def logs(
     *,
     follow: Annotated[bool, Parameter(["--follow", "-f"])] = False,
     url: Url = DEFAULT_URL,
-    as_json: Annotated[bool, Parameter("--json")] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Print the rollouts that ended last, and what happens from then on.
 
@@ -279,8 +272,6 @@ def logs(
     ----------
     follow
         Go on until Ctrl-C, over lost connections.
-    as_json
-        Print an object a line, for programs.
     """
     screen = Screen(sys.stdout)
     with connected(url) as client, suppress(KeyboardInterrupt):

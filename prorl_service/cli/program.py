@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
@@ -23,6 +23,12 @@ def _shown(default: object) -> str | None:
 
 
 DEFAULTS = Parameter(negative=(), show_env_var=False, show_default=_shown, allow_repeating=True)
+
+
+MOST_CHARS = 2000
+"""Most characters of a line for a person."""
+Json = Annotated[bool, Parameter("--json", help="Print JSON, for programs.")]
+JsonLines = Annotated[bool, Parameter("--json", help="Print an object a line, for programs.")]
 
 
 def run(function: Callable[..., int | None]) -> None:
@@ -113,6 +119,13 @@ def _options(problems: list[Any]) -> str:
 
 def _last_name(place: tuple[str | int, ...]) -> str:
     return [part for part in place if isinstance(part, str)][-1]
+
+
+def say(line: str) -> None:
+    """Prints a line to standard error: standard output is for results."""
+    from prorl_service.utils.visible import visible_line
+
+    print(visible_line(line, limit=MOST_CHARS), file=sys.stderr, flush=True)
 
 
 def _print(problem: str, hint: str = "") -> None:

@@ -17,7 +17,7 @@ from cyclopts.config import Dict
 from rich.table import Table
 from rich.text import Text
 
-from prorl_service.cli.program import DEFAULTS, options_in
+from prorl_service.cli.program import DEFAULTS, Json, options_in, say
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.serve import front, serve
 from prorl_service.cli.status import BAD, GOOD
@@ -34,7 +34,7 @@ from prorl_service.server.settings import (
     panel,
 )
 from prorl_service.utils.runs import new_run
-from prorl_service.utils.visible import visible, visible_line
+from prorl_service.utils.visible import visible_line
 
 ray = App(name="ray", help="Run services on all nodes of a Ray cluster, as one.")
 
@@ -84,29 +84,18 @@ def up(
     runs = _runs()
     with runs.connected(address):
         runs.start(plan)
-        now = runs.wait_until_up(plan.run, services=wait_for, timeout_s=options.wait_s, report=_say)
-        _say(f"run {plan.run} is up; its token is the one that `prorl token` prints, or your own")
+        now = runs.wait_until_up(plan.run, services=wait_for, timeout_s=options.wait_s, report=say)
+        say(f"run {plan.run} is up; its token is the one that `prorl token` prints, or your own")
         print(now.front.url, flush=True)
         if address == LOCAL:
             _wait_for_signal()
-            _say("draining")
+            say("draining")
             runs.stop(plan.run)
 
 
 @ray.command
-def status(
-    *,
-    address: Address = "auto",
-    run: Run = None,
-    as_json: Annotated[bool, Parameter("--json")] = False,
-) -> None:
-    """Show the runs of a cluster: their fronts, nodes and services.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON, for programs.
-    """
+def status(*, address: Address = "auto", run: Run = None, as_json: Json = False) -> None:
+    """Show the runs of a cluster: their fronts, nodes and services."""
     runs = _runs()
     with runs.connected(address):
         wanted = runs.names() if run is None else [runs.the_run(run)]
@@ -127,7 +116,7 @@ def down(*, address: Address = "auto", run: Run = None) -> None:
     with runs.connected(address):
         name = runs.the_run(run)
         runs.stop(name)
-    _say(f"run {name} has ended; `prorl ray up --run {name}` continues it")
+    say(f"run {name} has ended; `prorl ray up --run {name}` continues it")
 
 
 def _plan(
@@ -287,10 +276,6 @@ def _busy(one: NodeStatus) -> str:
         return ""
     closed = "" if one.takes_rollouts else ", closed"
     return f"{one.load} of {one.slots}{closed}"
-
-
-def _say(line: str) -> None:
-    print(f"prorl: {visible(line)}", file=sys.stderr, flush=True)
 
 
 def _wait_for_signal() -> None:

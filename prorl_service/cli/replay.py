@@ -8,13 +8,11 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from rich.table import Table
-
 from prorl_service.agents.registry import imported
+from prorl_service.cli.lists import table_of
 from prorl_service.cli.screen import Screen
 from prorl_service.client.saved import (
     SavedStep,
@@ -57,14 +55,15 @@ def replay(directory: Path, /, *, reward: str | None = None, out: Path | None = 
     steps = _steps(directory)
     tasks = read_tasks(directory)
     files = None if out is None else _files(out, tasks.values())
-    table = _table(has_new=function is not None)
+    new = ("*new reward", "*new informative") if function is not None else ()
+    table = table_of("", "*rollouts", "*failed", "*reward", "*informative groups", *new)
     for step in steps:
         before = list(read_rollouts(directory / step.file_name))
         after = before if function is None else [_rewarded(one, tasks, function) for one in before]
         if files is not None:
             files.add(step, after)
             files.finish(step)
-        cells = [*StepFigures(before).cells(), *(StepFigures(after).rewards() if function else ())]
+        cells = [*_counts(before), *_rewards(before), *(_rewards(after) if function else ())]
         table.add_row(str(step), *cells)
     Screen(sys.stdout).table(table)
 
@@ -95,39 +94,24 @@ def _files(out: Path, tasks: Iterable[Task]) -> StepFiles:
     return files
 
 
-@dataclass(frozen=True, slots=True)
-class StepFigures:
-    """Figures of one step's rollouts."""
+def _counts(rollouts: Sequence[Rollout]) -> list[str]:
+    failed = sum(failure_of(one) is not None for one in rollouts)
+    return [str(len(rollouts)), str(failed)]
 
-    rollouts: Sequence[Rollout]
 
-    def cells(self) -> list[str]:
-        failed = sum(failure_of(one) is not None for one in self.rollouts)
-        return [str(len(self.rollouts)), str(failed), *self.rewards()]
-
-    def rewards(self) -> list[str]:
-        """Formats the mean reward and the number of groups whose rewards differ."""
-        known = [one.reward for one in self.rollouts if one.reward is not None]
-        groups = [
-            {one.reward for one in group if one.reward is not None}
-            for _, group in groupby(sorted(self.rollouts, key=_group), key=_group)
-        ]
-        informative = sum(len(rewards) > 1 for rewards in groups)
-        mean = mean_of(known)
-        return ["-" if mean is None else f"{mean:.3f}", f"{informative} of {len(groups)}"]
+def _rewards(rollouts: Sequence[Rollout]) -> list[str]:
+    """Formats the mean reward and the number of groups whose rewards differ."""
+    groups = [
+        {one.reward for one in group if one.reward is not None}
+        for _, group in groupby(sorted(rollouts, key=_group), key=_group)
+    ]
+    informative = sum(len(rewards) > 1 for rewards in groups)
+    mean = mean_of(one.reward for one in rollouts if one.reward is not None)
+    return ["-" if mean is None else f"{mean:.3f}", f"{informative} of {len(groups)}"]
 
 
 def _group(rollout: Rollout) -> str:
     return rollout.group_id
-
-
-def _table(*, has_new: bool) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    new = ("new reward", "new informative") if has_new else ()
-    for name in ("rollouts", "failed", "reward", "informative groups", *new):
-        table.add_column(name, justify="right")
-    return table
 
 
 def _rewarded(rollout: Rollout, tasks: Mapping[str, Task], function: Reward) -> Rollout:

@@ -1,10 +1,10 @@
 """`prorl serve` and `prorl front`: the rollout service, and one address for several."""
 
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from prorl_service.cli.program import say
 from prorl_service.errors import ProRLError
 from prorl_service.server.compose import front_service, rollout_service
 from prorl_service.server.run import run
@@ -51,8 +51,4 @@ def front(
         )
     logs.configure(log_format)
     token = http.token()
-    run(front_service(settings, token, report=_report), http, token)
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    run(front_service(settings, token, report=say), http, token)

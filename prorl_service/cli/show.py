@@ -1,7 +1,7 @@
 """`prorl show`: one rollout as a conversation, or a group with its first difference."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -16,7 +16,14 @@ from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import number
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
-from prorl_service.schemas.views import GroupQuery, GroupRow, RolloutQuery, RolloutText, TextTurn
+from prorl_service.schemas.views import (
+    GroupQuery,
+    GroupRow,
+    RolloutQuery,
+    RolloutRow,
+    RolloutText,
+    TextTurn,
+)
 from prorl_service.utils.visible import visible_line
 
 MOST_COMPARED = 64
@@ -94,9 +101,8 @@ def _show_group(screen: Screen, client: RolloutClient, group: GroupRow) -> None:
         if row.has_content and (text := _text(client, row.rollout_id, group.run)) is not None
     ]
     if len(texts) > 1:
-        _show_difference(
-            screen, first_difference({one.rollout.rollout_id: one.turns for one in texts}), texts
-        )
+        screen.line("")
+        _show_difference(screen, texts)
 
 
 def _text(client: RolloutClient, rollout_id: str, run: str) -> RolloutText | None:
@@ -107,26 +113,6 @@ def _text(client: RolloutClient, rollout_id: str, run: str) -> RolloutText | Non
         if error.http_status == 404:
             return None
         raise
-
-
-def _show_difference(
-    screen: Screen, difference: "Difference | None", texts: Sequence[RolloutText]
-) -> None:
-    screen.line("")
-    if difference is None:
-        screen.line("they did the same, and so did their tools", "bold")
-        return
-    what = visible_line(difference.what)
-    screen.line(f"first difference: turn {difference.turn}, {what}", "bold")
-    rewards = {text.rollout.rollout_id: text.rollout.reward for text in texts}
-    for variant in difference.variants:
-        screen.note(", ".join(_sibling(one, rewards[one]) for one in variant.rollout_ids))
-        screen.block("", "(had ended)" if variant.excerpt is None else variant.excerpt, fold=True)
-
-
-def _sibling(rollout_id: str, reward: float | None) -> str:
-    name = "." + visible_line(rollout_id).rpartition(".")[2]
-    return name if reward is None else f"{name} (reward {number(reward)})"
 
 
 # --- the first difference -----------------------------------------------------------------------
@@ -141,27 +127,31 @@ class ComparedStep:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    rollout_ids: tuple[str, ...]
-    excerpt: str | None
-    """Text around the place where they differ; None: these rollouts had ended before."""
+def _show_difference(screen: Screen, texts: Sequence[RolloutText]) -> None:
+    """Shows the first step in which the rollouts differ, and which of them did the same there."""
+    compared = zip_longest(*(_steps(one.turns) for one in texts))
+    differing = next((steps for steps in compared if len(set(steps)) > 1), None)
+    if differing is None:
+        screen.line("they did the same, and so did their tools", "bold")
+        return
+    found = [step for step in differing if step is not None]
+    turn = min(step.turn for step in found)
+    is_one_step = len({(step.turn, step.what) for step in found}) == 1
+    what = visible_line(found[0].what) if is_one_step else "what comes next"
+    common = _common_length([step.text for step in found]) if is_one_step else 0
+    screen.line(f"first difference: turn {turn}, {what}", "bold")
+    alike: dict[ComparedStep | None, list[str]] = {}
+    for text, step in zip(texts, differing, strict=True):
+        alike.setdefault(step, []).append(_sibling(text.rollout))
+    for step, siblings in alike.items():
+        screen.note(", ".join(siblings))
+        excerpt = "(had ended)" if step is None else _excerpt(step, common, is_one_step)
+        screen.block("", excerpt, fold=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    turn: int
-    what: str
-    variants: Sequence[Variant]
-
-
-def first_difference(siblings: Mapping[str, Sequence[TextTurn]]) -> Difference | None:
-    """Returns None if there is none. `siblings`: turns by id of the rollout."""
-    ids = list(siblings)
-    for steps in zip_longest(*(_steps(turns) for turns in siblings.values())):
-        if len(set(steps)) > 1:
-            return _difference(dict(zip(ids, steps, strict=True)))
-    return None
+def _sibling(row: RolloutRow) -> str:
+    name = "." + visible_line(row.rollout_id).rpartition(".")[2]
+    return name if row.reward is None else f"{name} (reward {number(row.reward)})"
 
 
 def _steps(turns: Sequence[TextTurn]) -> Iterator[ComparedStep]:
@@ -172,22 +162,6 @@ def _steps(turns: Sequence[TextTurn]) -> Iterator[ComparedStep]:
         for call in turn.tool_calls:
             if call.output is not None:
                 yield ComparedStep(place, f"output of {call.name}", call.output)
-
-
-def _difference(steps: Mapping[str, ComparedStep | None]) -> Difference:
-    found = [step for step in steps.values() if step is not None]
-    first = min(found, key=lambda step: step.turn)
-    is_one_step = len({(step.turn, step.what) for step in found}) == 1
-    what = first.what if is_one_step else "what comes next"
-    common = _common_length([step.text for step in found]) if is_one_step else 0
-    groups: dict[ComparedStep | None, list[str]] = {}
-    for rollout_id, step in steps.items():
-        groups.setdefault(step, []).append(rollout_id)
-    variants = [
-        Variant(tuple(ids), None if step is None else _excerpt(step, common, is_one_step))
-        for step, ids in groups.items()
-    ]
-    return Difference(first.turn, what, variants)
 
 
 def _common_length(texts: Sequence[str]) -> int:

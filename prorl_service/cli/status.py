@@ -3,10 +3,9 @@
 import sys
 import time
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from cyclopts import Parameter
-
+from prorl_service.cli.program import Json
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
 from prorl_service.cli.wording import counts, duration, listed, megabytes, plural
@@ -28,17 +27,9 @@ GOOD = "bold green"
 SLOW_LOOP_S = 0.5
 """Delay of the event loop that is worth a colour."""
 
-Json = Annotated[bool, Parameter("--json")]
-
 
 def status(*, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Show what a service is doing: its run, stages, engines, sandboxes and failures.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON, for programs.
-    """
+    """Show what a service is doing: its run, stages, engines, sandboxes and failures."""
     with connected(url) as client:
         now = client.status()
     screen = Screen(sys.stdout)

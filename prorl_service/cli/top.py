@@ -18,7 +18,7 @@ from rich.live import Live
 from prorl_service.cli.conversation import show_rollout
 from prorl_service.cli.screen import Screen
 from prorl_service.cli.service import DEFAULT_URL, Url, connected
-from prorl_service.cli.status import Json, status
+from prorl_service.cli.status import status
 from prorl_service.cli.top_view import TopView
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
@@ -34,13 +34,7 @@ NAMES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"} | d
 _KEY = re.compile(r"\x1b[\[O][0-9;]*.|.", re.DOTALL)
 
 
-def top(
-    *,
-    url: Url = DEFAULT_URL,
-    every_s: PositiveFloat = 2.0,
-    once: bool = False,
-    as_json: Json = False,
-) -> None:
+def top(*, url: Url = DEFAULT_URL, every_s: PositiveFloat = 2.0) -> None:
     """Watch what a service is doing: rates, engines, failures, the oldest rollouts.
 
     Without a terminal it is `prorl status`.
@@ -49,13 +43,9 @@ def top(
     ----------
     every_s
         Seconds between two looks.
-    once
-        Look once.
-    as_json
-        Look once, and print JSON.
     """
-    if once or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        status(url=url, as_json=as_json)
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        status(url=url)
         return
     with connected(url, retry_s=0.0) as client, Keys() as keys, suppress(KeyboardInterrupt):
         _watch(client, TopView(url), keys, every_s)

@@ -9,7 +9,6 @@ gone for good.
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Self
 
@@ -28,8 +27,6 @@ from prorl_service.schemas import (
     ServiceBehind,
     Stage,
 )
-
-log = logging.getLogger(__name__)
 
 
 class RemoteExecutor(RolloutExecutor):

@@ -110,6 +110,8 @@ class RolloutService:
             on_answer=self._note_answer,
         )
         self.is_announced = True
+        self.answers = False
+        """True once it has answered a question, until it misses one."""
         self.is_open = False
         """True while it answers, has the engines and takes rollouts."""
         self.problem = "not asked yet"
@@ -169,6 +171,7 @@ class RolloutService:
 
     async def _ask(self, engines: list[BackendSpec]) -> str:
         status = await self.questions.status()
+        self.answers = True
         self.slots = sum(status.workers.get(one, 0) for one in (Stage.INIT, Stage.RUN)) or 1
         if status.is_stopping or status.failure is not None:
             self.is_open = False
@@ -188,7 +191,7 @@ class RolloutService:
         self._lost.clear()
 
     def note_miss(self) -> None:
-        self.is_open = False
+        self.answers = self.is_open = False
         self._misses += 1
         is_late = time.monotonic() >= self._answered_at + LOST_AFTER_S
         if is_late and self._misses >= LOST_AFTER_MISSES:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from prorl_service.client import ServiceCallError
@@ -71,6 +71,37 @@ class Services:
         service = min(free, key=lambda one: one.load / one.slots)
         service.load += count
         return service
+
+    async def until_answering(
+        self, count: int, timeout_s: float, report: Callable[[str], None]
+    ) -> None:
+        """Returns when `count` services answer: a cluster starts them when it has room.
+
+        `report` gets progress. Raises `ProRLError` after `timeout_s`, with what is known of each.
+        """
+        began_at, line = time.monotonic(), ""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    ready = sorted(one.name for one in self._services.values() if one.answers)
+                    before, line = line, _answering(ready, count)
+                    if line != before:
+                        report(
+                            f"{line}, after {time.monotonic() - began_at:.0f} s of {timeout_s:g}"
+                        )
+                    if len(ready) >= count:
+                        return
+                    await self._changes.wait()
+        except TimeoutError:
+            raise self._too_few(line) from None
+
+    def _too_few(self, line: str) -> ProRLError:
+        known = "".join(f"\n  {one.name}: {one.problem}" for one in self.statuses() if one.problem)
+        return ProRLError(
+            f"{line}{known}",
+            hint=f"services announce themselves in {self._claim.directory}: check that their jobs "
+            "run, and read their logs. Wait longer with --wait-s, or for fewer with --wait-for",
+        )
 
     async def find(self, name: str, count: int) -> RolloutService | None:
         """Returns the named service, as soon as it is open, with `count` rollouts added to its
@@ -181,3 +212,7 @@ class Services:
             log.log(level, text, service.name, service.url, problem or "takes rollouts")
         service.problem = problem
         self._changes.notify()
+
+
+def _answering(names: Sequence[str], count: int) -> str:
+    return f"{len(names)} of {count} services answer ({', '.join(names) or 'none yet'})"

@@ -7,9 +7,7 @@ service refuses a token as soon as it is removed. Nothing here knows the routes.
 import fcntl
 import hashlib
 import hmac
-import json
 import logging
-import os
 import re
 import secrets
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from prorl_service.errors import ProRLError
+from prorl_service.utils.files import write_whole
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
 PREFIX = "prorl-"
@@ -110,11 +109,7 @@ class TokenFile:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = self.read()
             yield tokens
-            draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
-                text = {name: one.model_dump(mode="json") for name, one in tokens.items()}
-                json.dump(text, new, indent=1)
-            draft.replace(self.path)
+            write_whole(self.path, TOKENS.dump_json(tokens, indent=1).decode(), mode=0o600)
 
 
 class TokenCallers:

@@ -2,7 +2,7 @@
 
 The parser has no bounds: one endless header would fill the memory before any middleware sees it,
 and half a request would stay forever. Responses may take any time: long polls and streams do, while
-the client reads them (`net.keepalive`). uvicorn itself closes connections that are idle between
+the client reads them (`net.sockets`). uvicorn itself closes connections that are idle between
 requests.
 """
 

@@ -8,7 +8,7 @@ import logging
 import os
 
 from prorl_service.ray.keeper import Keeper
-from prorl_service.ray.plan import ProcessPlan, Report, RunPlan
+from prorl_service.ray.plan import FRONT, Report, RunPlan
 from prorl_service.utils import logs
 
 log = logging.getLogger(__name__)
@@ -18,10 +18,15 @@ WAIT_S = 30.0
 
 
 class KeepingActor:
-    def __init__(self, plan: ProcessPlan) -> None:
-        """Must be called in a running event loop, as Ray does for actors with coroutines."""
+    """Keeps the front, or the service of one node."""
+
+    def __init__(self, plan: RunPlan, name: str, address: str) -> None:
+        """`name`: `FRONT`, or that of a service. Must be called in a running event loop, as Ray
+        does for actors with coroutines."""
         logs.configure("text")
-        self._keeper = Keeper(plan)
+        # On this node: its directories may differ from those of the supervisor's.
+        process = plan.front(address) if name == FRONT else plan.service(name, address)
+        self._keeper = Keeper(process)
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -39,18 +44,3 @@ class KeepingActor:
         """Drains the process, and returns when it has ended."""
         await self._keeper.stop()
         await self._running
-
-
-class RolloutNode(KeepingActor):
-    """Keeps the service of one node."""
-
-    def __init__(self, plan: RunPlan, name: str, address: str) -> None:
-        # On this node: its directories may differ from those of the supervisor's.
-        super().__init__(plan.service(name, address))
-
-
-class Front(KeepingActor):
-    """Keeps the front."""
-
-    def __init__(self, plan: RunPlan, address: str) -> None:
-        super().__init__(plan.front(address))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.ray.options import NodeOptions
@@ -18,8 +19,6 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
 WINDOW_S = 60.0
-ROUNDING = 1e-6
-"""Part of a node that a mean may exceed by rounding."""
 
 
 class FrontWatch:
@@ -60,17 +59,16 @@ class FrontWatch:
             return
         now = time.monotonic()
         self._demands.append(Demand(now, self.running + self.queued))
-        self._demands = within(self._demands, now - WINDOW_S)
+        self._demands = within(self._demands, now)
         if self._nodes.max_nodes is not None:
-            self._size(now, self._nodes.max_nodes)
+            self._size(self._nodes.max_nodes)
 
-    def _size(self, now_s: float, most: int) -> None:
+    def _size(self, most: int) -> None:
         before = self.wanted or 0
         known = (one.slots for one in self.behind.values() if one.takes_rollouts)
         self._slots = max(known, default=self._slots)
         self.wanted = nodes_wanted(
-            self._demands,
-            now_s=now_s,
+            [one.rollouts for one in self._demands],
             slots=self._slots,
             current=before,
             least=self._nodes.min_nodes,
@@ -85,46 +83,24 @@ class FrontWatch:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Rollouts that run or could run, from a time on until the next demand."""
+    """Rollouts that run or could run at a time."""
 
     at_s: float
     rollouts: int
 
 
+def within(demands: Sequence[Demand], now_s: float) -> list[Demand]:
+    """Returns the demands of the last minute."""
+    return [one for one in demands if one.at_s > now_s - WINDOW_S]
+
+
 def nodes_wanted(
-    demands: Sequence[Demand],
-    *,
-    now_s: float,
-    slots: int,
-    current: int,
-    least: int,
-    most: int,
-    window_s: float = WINDOW_S,
+    rollouts: Sequence[int], *, slots: int, current: int, least: int, most: int
 ) -> int:
     """Returns a number of nodes from `least` to `most`.
 
-    `demands`: in the order of time; `slots`: rollouts that keep a node busy; `current`: nodes
-    wanted before. Without demands, `current` stays within its bounds.
+    `rollouts`: demands of the last minute, at equal distances; `slots`: rollouts that keep a node
+    busy; `current`: nodes wanted before.
     """
-    recent = within(demands, now_s - window_s)
-    if recent:
-        filled = max(one.rollouts for one in recent)
-        grown = ceil(min(_mean(recent, now_s), filled) / slots - ROUNDING)
-        current = min(max(current, grown), ceil(filled / slots))
-    return min(max(current, least), most)
-
-
-def within(demands: Sequence[Demand], start_s: float) -> list[Demand]:
-    """Returns the demands since `start_s`, with the one that held then."""
-    later = [one for one in demands if one.at_s > start_s]
-    before = [one for one in demands if one.at_s <= start_s]
-    return [Demand(start_s, before[-1].rollouts), *later] if before else later
-
-
-def _mean(demands: Sequence[Demand], now_s: float) -> float:
-    """Returns the mean over time, each demand for as long as it held."""
-    ends = [*(one.at_s for one in demands[1:]), now_s]
-    spans = [end - one.at_s for one, end in zip(demands, ends, strict=True)]
-    if sum(spans) <= 0:
-        return demands[-1].rollouts
-    return sum(one.rollouts * span for one, span in zip(demands, spans, strict=True)) / sum(spans)
+    grown = max(current, ceil(fmean(rollouts) / slots))
+    return min(max(min(grown, ceil(max(rollouts) / slots)), least), most)

@@ -156,9 +156,6 @@ class Directory:
             if file.stem not in wanted:
                 file.unlink(missing_ok=True)
         for name, url in wanted.items() - self._announced.items():
-            self._write(name, url)
+            text = Announced(url=url).model_dump_json()
+            write_whole(self._path / f"{name}{SUFFIX}", text, mode=FILE_MODE)
         self._announced = wanted
-
-    def _write(self, name: str, url: str) -> None:
-        text = Announced(url=url).model_dump_json()
-        write_whole(self._path / f"{name}{SUFFIX}", text, mode=FILE_MODE)

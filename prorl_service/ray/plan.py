@@ -55,7 +55,8 @@ class RunPlan:
         """Returns the service of the node at `address`. `name`: its name at the front."""
         announced = ("--announce", str(self.directory() / SERVICES / f"{name}.json"))
         options = (*announced, "--announce-host", address, *self.serve)
-        return self._process("serve", name, address, options, config=self.serve_config)
+        config = self.serve_config
+        return self._process("serve", name, address, options, config=config, host=address)
 
     def front(self, address: str) -> "ProcessPlan":
         """Returns the front on the node at `address`."""
@@ -69,7 +70,7 @@ class RunPlan:
             (*services, *urls, *tokenizer),
             config=self.front_config,
             secrets={} if self.backend_key is None else {KEY_VARIABLE: self.backend_key},
-            listens_at=self.host,
+            host=self.host or address,
             port=self.port,
         )
 
@@ -116,18 +117,14 @@ class ProcessPlan:
     directory: Path
     address: str
     """Address by which others reach it."""
-    listens_at: str | None = None
-    """Address on which it listens; None: `address`."""
+    host: str
+    """Address on which it listens."""
     port: int = 0
     options: tuple[str, ...] = ()
     config: str = ""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     python: str | None = None
     drain_s: float = 10.0
-
-    @property
-    def host(self) -> str:
-        return self.listens_at or self.address
 
     @property
     def log(self) -> Path:

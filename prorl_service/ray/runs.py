@@ -85,13 +85,10 @@ def _no_cluster(address: str, why: str) -> ProRLError:
 
 def names() -> list[str]:
     """Returns the names of the cluster's runs."""
-    found = (one["name"] for one in list_named_actors(all_namespaces=True) if _is_ours(one))
+    actors = list_named_actors(all_namespaces=True)
+    found = (one["name"] for one in actors if one["namespace"] == NAMESPACE)
     ending = actor_name("", SUPERVISOR)
     return sorted(one.removesuffix(ending) for one in found if one.endswith(ending))
-
-
-def _is_ours(actor: dict[str, str]) -> bool:
-    return actor["namespace"] == NAMESPACE
 
 
 def the_run(name: str | None) -> str:

@@ -16,7 +16,7 @@ from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prorl_service.ray import scaler
-from prorl_service.ray.actors import Front, RolloutNode
+from prorl_service.ray.actors import KeepingActor
 from prorl_service.ray.demand import FrontWatch
 from prorl_service.ray.fleet import Directory, Fleet
 from prorl_service.ray.members import Actor, Member, first_line
@@ -117,7 +117,7 @@ class Supervisor:
         """Starts it on this node: it reads the directory in which services are announced."""
         own = ray.get_runtime_context().get_node_id()
         node = next(one for one in nodes if one.node_id == own)
-        actor = self._kept(Front, node, FRONT).remote(self._plan, node.address)
+        actor = self._kept(node, FRONT).remote(self._plan, FRONT, node.address)
         member = Member(replace(node, name=FRONT), actor, lambda: None)
         self._background.run_once(member.follow(), name="follow the front")
         return member
@@ -125,7 +125,7 @@ class Supervisor:
     def start_service(self, node: Node) -> Actor:
         nodes = self._plan.nodes
         needs = {"num_cpus": nodes.cpus, "resources": nodes.resources()}
-        kept = self._kept(RolloutNode, node, _service(node), **needs)
+        kept = self._kept(node, _service(node), **needs)
         return kept.remote(self._plan, node.name, node.address)
 
     def find_service(self, node: Node) -> Actor | None:
@@ -134,10 +134,11 @@ class Supervisor:
         except ValueError:
             return None
 
-    def _kept(self, kind: type, node: Node, what: str, **needs: Any) -> Any:
+    def _kept(self, node: Node, what: str, **needs: Any) -> Any:
         """Returns what makes the actor `what` on `node`, or finds it if there is one."""
         strategy = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-        return kept(kind, actor_name(self._plan.run, what), scheduling_strategy=strategy, **needs)
+        name = actor_name(self._plan.run, what)
+        return kept(KeepingActor, name, scheduling_strategy=strategy, **needs)
 
     async def _request(self, count: int | None) -> None:
         """Asks Ray's autoscaler for `count` nodes, if this run has it add and remove nodes."""

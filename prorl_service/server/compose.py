@@ -22,7 +22,6 @@ from prorl_service.errors import ProRLError
 from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
-from prorl_service.front.waiting import wait_for_services
 from prorl_service.gateway.doors import Doors
 from prorl_service.gateway.harnesses import preset
 from prorl_service.inference.ownership import PolicyOwner
@@ -170,25 +169,18 @@ async def front_service(
         claim = DirectoryClaim(settings.services)
         stack.callback(claim.release)
         kept = await _kept(settings.run, stack)
-        if settings.wait_for:
-            await wait_for_services(
-                settings.services,
-                token,
-                count=settings.wait_for,
-                timeout_s=settings.wait_s,
-                report=report,
-            )
         backends = await _backends(kept.journal, PoolConfig(), stack)
+        services = Services(claim, token, backends)
         executor = RemoteExecutor(
             kept.journal,
             Validator(agents, backends, local=None),
-            Services(claim, token, backends),
+            services,
             max_unfinished=settings.run.max_unfinished,
             max_unfinished_per_client=settings.run.max_unfinished_per_client,
         )
         if traces is not None:
             traces.follow(executor, kept.run, backends.provider)
-        yield await _started(
+        service = await _started(
             kept,
             backends,
             executor,
@@ -196,6 +188,9 @@ async def front_service(
             stack,
             abandoned=settings.run.abandon_agent,
         )
+        if settings.wait_for:
+            await services.until_answering(settings.wait_for, settings.wait_s, report)
+        yield service
 
 
 async def _traces(options: TraceOptions, stack: AsyncExitStack) -> "Traces | None":
@@ -204,14 +199,14 @@ async def _traces(options: TraceOptions, stack: AsyncExitStack) -> "Traces | Non
     if url is None or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     try:
-        from prorl_service.traces.export import TraceConfig, Traces
+        from prorl_service.traces.export import Traces
     except ImportError as error:
         raise ProRLError(
             f"traces need what is not installed: {error}", hint="pip install 'prorl-service[otel]'"
         ) from error
     log.info("traces of rollouts go to %s", url)
-    config = TraceConfig(url, options.otel_sample, options.otel_content)
-    return await stack.enter_async_context(Traces(config))
+    traces = Traces(url, options.otel_sample, has_content=options.otel_content)
+    return await stack.enter_async_context(traces)
 
 
 def _checked(engines: EngineOptions, reply_format: str | None) -> tuple[BackendSpec, ...]:

@@ -28,7 +28,7 @@ from prorl_service.schemas.views import (
 )
 from prorl_service.shelf import queries, search, task_rows, training
 from prorl_service.shelf.live import LiveRows
-from prorl_service.shelf.rows import Key, in_order, key_of, key_of_group, sorted_by
+from prorl_service.shelf.rows import Key, key_of, key_of_group, sorted_by
 from prorl_service.shelf.store import Shelf
 
 Row = TypeVar("Row", RolloutRow, GroupRow)
@@ -64,36 +64,22 @@ class Lists:
 
     async def rollouts(self, query: RolloutQuery) -> RolloutRows:
         """Raises `InvalidRequest`, `ShelfError`, `JournalError`."""
-        if query.sort is not RolloutSort.NEWEST:
-            found = await self._sorted(query)
-            page, following = found[: query.limit], None
-        else:
-            after = None if query.before is None else Key.of_cursor(query.before)
-            found = await self._rollouts(query, after, query.limit + 1)
-            page = found[: query.limit]
-            following = key_of(page[-1]).cursor() if len(found) > len(page) else None
+        after = None if query.before is None else Key.of_cursor(query.before)
+        found = await self._rollouts(query, after, query.limit + 1, query.sort)
+        page = found[: query.limit]
+        has_next = len(found) > len(page) and query.sort is RolloutSort.NEWEST
         return RolloutRows(
             rollouts=await self._with_journal(page),
-            next=following,
+            next=key_of(page[-1]).cursor() if has_next else None,
             notice=await self._notice_of(query),
             matches=await self._count(query) if query.count else None,
         )
 
-    async def _sorted(self, query: RolloutQuery) -> list[RolloutRow]:
-        """Returns the first rows of all, in the query's order."""
-        rows = await self.live.rollouts(query, None, MOST_SORTED)
-        ended: list[RolloutRow] = []
-        if self.shelf is not None:
-            most, sort = query.limit + len(rows), query.sort  # some are in both
-            ended = await self.shelf.read(lambda db: queries.rollouts(db, query, None, most, sort))
-        unique = {(row.run, key_of(row)): row for row in (*rows, *ended)}
-        return sorted_by(unique.values(), query.sort)
-
     async def _count(self, query: RolloutQuery) -> int:
         """Counts a rollout that ended while its siblings run once, as the shelf knows it."""
-        if self.shelf is None:
-            return len(await self.live.rollouts(query, None, MOST_SORTED))
         rows = await self.live.rollouts(query, None, MOST_SORTED)
+        if self.shelf is None:
+            return len(rows)
         running = sum(row.state not in TERMINAL_STATES for row in rows)
         return running + await self.shelf.read(lambda db: queries.count(db, query))
 
@@ -104,13 +90,21 @@ class Lists:
         latest = max((row.created_at for row in found), default=None)
         return [row for row in found if row.created_at == latest]
 
-    async def _rollouts(self, wanted: RowFilter, after: Key | None, limit: int) -> list[RolloutRow]:
-        rows = await self.live.rollouts(wanted, after, limit)
-        if self.shelf is None:
-            return rows
-        ended = await self.shelf.read(lambda db: queries.rollouts(db, wanted, after, limit))
-        unique = {(row.run, key_of(row)): row for row in (*rows, *ended)}
-        return in_order(unique.values())[:limit]
+    async def _rollouts(
+        self,
+        wanted: RowFilter,
+        after: Key | None,
+        limit: int,
+        sort: RolloutSort = RolloutSort.NEWEST,
+    ) -> list[RolloutRow]:
+        most = limit if sort is RolloutSort.NEWEST else MOST_SORTED
+        rows = await self.live.rollouts(wanted, after, most)
+        if self.shelf is not None:
+            rows += await self.shelf.read(
+                lambda db: queries.rollouts(db, wanted, after, limit, sort)
+            )
+        unique = {(row.run, key_of(row)): row for row in rows}
+        return sorted_by(unique.values(), sort)[:limit]
 
     async def groups(self, query: GroupQuery) -> GroupRows:
         """Raises `InvalidRequest`, `ShelfError`, `JournalError`."""

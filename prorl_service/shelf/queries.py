@@ -20,7 +20,7 @@ from prorl_service.schemas.views import (
     RowFilter,
 )
 from prorl_service.shelf import search
-from prorl_service.shelf.rows import GroupMember, Key, globbed, group_row
+from prorl_service.shelf.rows import FIGURES, GroupMember, Key, globbed, group_row
 from prorl_service.shelf.tables import STRIDE, ContentState, expanded, within
 
 INSIDE = f"r.id >= g.number * {STRIDE} AND r.id < (g.number + 1) * {STRIDE}"
@@ -54,18 +54,17 @@ class Where:
 # --- lists --------------------------------------------------------------------------------------
 
 
-ORDERS = {
+BY_AGE = {
     RolloutSort.NEWEST: "g.created_at DESC, g.group_id DESC, r.id",
     RolloutSort.OLDEST: "g.created_at, g.group_id DESC, r.id",
-    RolloutSort.LONGEST: "r.run_s DESC, r.id DESC",
-    RolloutSort.SHORTEST: "r.run_s, r.id DESC",
-    RolloutSort.BEST: "r.reward DESC, r.id DESC",
-    RolloutSort.WORST: "r.reward, r.id DESC",
-    RolloutSort.MOST_TURNS: "r.turns DESC, r.id DESC",
-    RolloutSort.FEWEST_TURNS: "r.turns, r.id DESC",
-    RolloutSort.MOST_TOKENS: "r.sampled_tokens DESC, r.id DESC",
-    RolloutSort.FEWEST_TOKENS: "r.sampled_tokens, r.id DESC",
 }
+
+
+def _order(sort: RolloutSort) -> str:
+    if sort in BY_AGE:
+        return BY_AGE[sort]
+    column, is_descending = FIGURES[sort]
+    return f"r.{column} {'DESC' if is_descending else 'ASC'}, r.id DESC"
 
 
 def rollouts(
@@ -89,7 +88,7 @@ def rollouts(
     # CROSS JOIN makes SQLite visit groups first, in order, so that it need not sort.
     query = (
         f"SELECT r.id, r.content, g.kept FROM groups g CROSS JOIN rollouts r ON {INSIDE}"
-        f" WHERE {where} ORDER BY {ORDERS[sort]} LIMIT ?"
+        f" WHERE {where} ORDER BY {_order(sort)} LIMIT ?"
     )
     found = db.execute(query, (*where.values, limit)).fetchall()
     return [_row(db, row_id, content, kept, wanted.text) for row_id, content, kept in found]

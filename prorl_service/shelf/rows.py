@@ -8,7 +8,7 @@ import base64
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -66,37 +66,36 @@ def key_of_group(row: GroupRow) -> Key:
 
 def sorted_by(rows: Iterable[RolloutRow], sort: RolloutSort) -> list[RolloutRow]:
     """Returns the rows that have the figure, in that order; equal ones as in the default order."""
+    siblings = sorted(rows, key=lambda row: row.index)
+    found = sorted(siblings, key=lambda row: (row.created_at, row.group_id), reverse=True)
     if sort is RolloutSort.NEWEST:
-        return in_order(rows)
-    figure, is_descending = FIGURES[sort]
-    found = [(value, row) for row in in_order(rows) if (value := figure(row)) is not None]
-    found.sort(key=lambda one: one[0], reverse=is_descending)
-    return [row for _, row in found]
+        return found
+    column, is_descending = FIGURES[sort]
+    known = [(value, row) for row in found if (value := figure_of(row, column)) is not None]
+    known.sort(key=lambda one: one[0], reverse=is_descending)
+    return [row for _, row in known]
 
 
-def _run_s(row: RolloutRow) -> float | None:
-    activity = row.activity
-    is_running = activity is not None and activity.stage is Stage.RUN and not activity.is_queued
-    return row.timings.run_s + (activity.took_s if activity is not None and is_running else 0.0)
+def figure_of(row: RolloutRow, column: str) -> float | None:
+    if column != "run_s":
+        return getattr(row, column)  # type: ignore[no-any-return]
+    now = row.activity
+    is_running = now is not None and now.stage is Stage.RUN and not now.is_queued
+    return row.timings.run_s + (now.took_s if now is not None and is_running else 0.0)
 
 
-FIGURES: dict[RolloutSort, tuple[Callable[[RolloutRow], float | None], bool]] = {
-    RolloutSort.OLDEST: (lambda row: row.created_at, False),
-    RolloutSort.LONGEST: (_run_s, True),
-    RolloutSort.SHORTEST: (_run_s, False),
-    RolloutSort.BEST: (lambda row: row.reward, True),
-    RolloutSort.WORST: (lambda row: row.reward, False),
-    RolloutSort.MOST_TURNS: (lambda row: row.turns, True),
-    RolloutSort.FEWEST_TURNS: (lambda row: row.turns, False),
-    RolloutSort.MOST_TOKENS: (lambda row: row.sampled_tokens, True),
-    RolloutSort.FEWEST_TOKENS: (lambda row: row.sampled_tokens, False),
+FIGURES = {
+    RolloutSort.OLDEST: ("created_at", False),
+    RolloutSort.LONGEST: ("run_s", True),
+    RolloutSort.SHORTEST: ("run_s", False),
+    RolloutSort.BEST: ("reward", True),
+    RolloutSort.WORST: ("reward", False),
+    RolloutSort.MOST_TURNS: ("turns", True),
+    RolloutSort.FEWEST_TURNS: ("turns", False),
+    RolloutSort.MOST_TOKENS: ("sampled_tokens", True),
+    RolloutSort.FEWEST_TOKENS: ("sampled_tokens", False),
 }
 """What a list is sorted by, and whether the largest comes first."""
-
-
-def in_order(rows: Iterable[RolloutRow]) -> list[RolloutRow]:
-    siblings = sorted(rows, key=lambda row: row.index)
-    return sorted(siblings, key=lambda row: (row.created_at, row.group_id), reverse=True)
 
 
 # --- rollouts -----------------------------------------------------------------------------------

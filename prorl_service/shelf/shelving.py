@@ -4,7 +4,6 @@ Rows are added immediately; content is large, and is copied from the journal lat
 rollout. Everything runs in the caller's transactions and in the journal's thread.
 """
 
-import logging
 import sqlite3
 from collections import deque
 from contextlib import suppress
@@ -23,8 +22,6 @@ from prorl_service.shelf import contents, ended_rows, search, tables, training
 from prorl_service.shelf.ended_rows import ShelvedGroup
 from prorl_service.shelf.policy import ShelfOptions, ShelfPolicy
 from prorl_service.shelf.tables import STRIDE, ContentState
-
-log = logging.getLogger(__name__)
 
 MAX_AWAITED = 4096
 """Most rollouts waiting for their content to be copied; the journal deletes nothing meanwhile."""

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -57,16 +56,6 @@ HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 """Environment variables that may hold keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceConfig:
-    endpoint: str
-    """URL of the collector's route for traces."""
-    share: float
-    """Share of groups that are traced."""
-    has_content: bool
-    """True if messages, calls and results are exported."""
-
-
 class PendingRollout(ReadableSpan):
     """A rollout's entry in the processor's queue, in place of its spans."""
 
@@ -86,10 +75,12 @@ _NOTHING = Resource({})
 class Traces(Observer):
     """The tracer. Enter it before the journal, whose closing ends the last rollouts."""
 
-    def __init__(self, config: TraceConfig) -> None:
-        """Removes the collector's keys from the environment."""
-        self._config = config
-        self._exporter = TreeExporter(config)
+    def __init__(self, endpoint: str, share: float, *, has_content: bool) -> None:
+        """`endpoint`: URL of the collector's route for traces; `share`: of groups that are traced;
+        `has_content`: messages, calls and results are exported. Removes the collector's keys from
+        the environment."""
+        self._share = share
+        self._exporter = TreeExporter(endpoint, has_content=has_content)
         self._processor = BatchSpanProcessor(
             self._exporter,
             max_queue_size=QUEUE_ROLLOUTS,
@@ -103,7 +94,7 @@ class Traces(Observer):
         executor.inflight.observers.add(self)
 
     def ended(self, record: RolloutRecord, row: EndedRow) -> None:
-        if not is_traced(record.group, self._config.share):
+        if not is_traced(record.group, self._share):
             return
         if self._exporter.reserve(len(row.answer)):
             self._processor.on_end(PendingRollout(record, row.answer))
@@ -134,13 +125,13 @@ class Traces(Observer):
 class TreeExporter(SpanExporter):
     """Makes the spans of pending rollouts, and sends them in requests of a bounded size."""
 
-    def __init__(self, config: TraceConfig) -> None:
-        self._has_content = config.has_content
+    def __init__(self, endpoint: str, *, has_content: bool) -> None:
+        self._has_content = has_content
         self._provider: Callable[[str], str] = str
-        self._otlp = OTLPSpanExporter(endpoint=config.endpoint)
+        self._otlp = OTLPSpanExporter(endpoint=endpoint)
         for variable in HEADERS:
             os.environ.pop(variable, None)
-        self._trouble = Trouble(config.endpoint)
+        self._trouble = Trouble(endpoint)
         self._maker = SpanMaker(_NOTHING)
         self._has_given_up = False
         self._lock = threading.Lock()
@@ -223,22 +214,32 @@ class TreeExporter(SpanExporter):
             self.give_up()
 
 
-class Trouble:
+class Trouble(logging.Handler):
     """Log lines about a collector that does not accept spans: occasional, with the reason.
 
     The SDK would log each attempt as an error; its records are caught here and give the reason.
     """
 
     def __init__(self, endpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._endpoint = endpoint
         self._clock = clock
-        self._reason = _LastWords()
+        self._reason = "unknown reason"
         self._warned_at: float | None = None
         """Time of the last warning; None while spans are accepted."""
         self._lost = 0
         """Rollouts lost since that warning."""
         sdk = logging.getLogger(SDK_LOGGER)
-        sdk.handlers, sdk.propagate = [self._reason], False
+        sdk.handlers, sdk.propagate = [self], False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the reason in a record of the SDK, if it has one."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        reasons = [one for one in arguments if isinstance(one, Exception | str) and one != "spans"]
+        if reasons:
+            line = " ".join(str(reasons[-1]).split())
+            code = next((f"status {one}, " for one in arguments if isinstance(one, int)), "")
+            self._reason = (code + line)[:MAX_REASON]
 
     def taken(self) -> None:
         """Notes that spans were exported."""
@@ -254,24 +255,8 @@ class Trouble:
         if self._warned_at is not None and now < self._warned_at + EVERY_S:
             return
         text = "%s does not accept spans; those of %d rollouts are lost: %s"
-        log.warning(text, self._endpoint, self._lost, self._reason.text)
+        log.warning(text, self._endpoint, self._lost, self._reason)
         self._warned_at, self._lost = now, 0
-
-
-class _LastWords(logging.Handler):
-    """Keeps the SDK's reason for the last failure, from its last record that has one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text = "unknown reason"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        arguments = record.args if isinstance(record.args, tuple) else ()
-        reasons = [one for one in arguments if isinstance(one, Exception | str) and one != "spans"]
-        if reasons:
-            line = " ".join(str(reasons[-1]).split())
-            code = next((f"status {one}, " for one in arguments if isinstance(one, int)), "")
-            self.text = (code + line)[:MAX_REASON]
 
 
 def _chunks(items: Iterable[T], weight: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:

@@ -5,7 +5,6 @@ linked before they have ended, and a group is traced as a whole or not at all.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
 
@@ -25,29 +24,19 @@ MAX_LINKS = 32
 """Most siblings that a rollout links to."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpanIds:
-    """Ids of a span and its trace."""
-
-    trace: int
-    span: int
-
-
 def spans_of(root: Node, rollout: Rollout, group: Group, maker: "SpanMaker") -> list[ReadableSpan]:
     """Returns the tree's spans, parents first."""
-    ids = root_of(group, rollout.index, rollout.created_at)
+    first = root_of(group, rollout.index, rollout.created_at)
     numbers = count()
 
     def made(node: Node, parent: SpanContext | None, links: list[Link]) -> Iterator[ReadableSpan]:
-        own = below(ids, next(numbers))
+        own = below(first, next(numbers))
         yield maker.span(node, own, parent, links)
         for child in node.children:
-            yield from made(child, _context(own), [])
+            yield from made(child, own, [])
 
     siblings = siblings_of(group, rollout.index, rollout.created_at)
-    above = parent_of(group)
-    remote = None if above is None else _context(above, is_remote=True)
-    return list(made(root, remote, [Link(_context(one)) for one in siblings]))
+    return list(made(root, parent_of(group), [Link(one) for one in siblings]))
 
 
 class SpanMaker:
@@ -59,12 +48,12 @@ class SpanMaker:
         self._limits = SpanLimits()
 
     def span(
-        self, node: Node, ids: SpanIds, parent: SpanContext | None, links: list[Link]
+        self, node: Node, own: SpanContext, parent: SpanContext | None, links: list[Link]
     ) -> ReadableSpan:
         limits = self._limits
         return ReadableSpan(
             node.name,
-            context=_context(ids),
+            context=own,
             parent=parent,
             resource=self._resource,
             attributes=BoundedAttributes(
@@ -97,10 +86,6 @@ def _status(node: Node) -> Status:
     return Status(StatusCode.ERROR, node.problem or None)
 
 
-def _context(ids: SpanIds, *, is_remote: bool = False) -> SpanContext:
-    return SpanContext(ids.trace, ids.span, is_remote, SAMPLED)
-
-
 def _ns(at: float) -> int:
     return int(at * 1e9)
 
@@ -116,31 +101,32 @@ def is_traced(group: Group, share: float) -> bool:
     return _hash(group.group_id, bits=64) < share * 2**64
 
 
-def parent_of(group: Group) -> SpanIds | None:
+def parent_of(group: Group) -> SpanContext | None:
     """Returns None if each rollout of the group is a trace of its own."""
     if group.traceparent is None:
         return None
     _, trace, parent, _ = group.traceparent.split("-")
-    return SpanIds(int(trace, 16), int(parent, 16))
+    return SpanContext(int(trace, 16), int(parent, 16), is_remote=True, trace_flags=SAMPLED)
 
 
-def root_of(group: Group, index: int, created_at: float) -> SpanIds:
-    """Returns the ids of a rollout's own span. `created_at`, when the group was accepted, separates
-    groups that have the same id in other runs."""
+def root_of(group: Group, index: int, created_at: float) -> SpanContext:
+    """Returns the context of a rollout's own span. `created_at`, when the group was accepted,
+    separates groups that have the same id in other runs."""
     key = f"{group.rollout_id(index)} {created_at!r}"
     parent = parent_of(group)
-    trace = _hash(f"trace {key}", bits=128) if parent is None else parent.trace
-    return SpanIds(trace, _hash(f"span {key}", bits=64))
+    trace = _hash(f"trace {key}", bits=128) if parent is None else parent.trace_id
+    return SpanContext(trace, _hash(f"span {key}", bits=64), is_remote=False, trace_flags=SAMPLED)
 
 
-def below(root: SpanIds, number: int) -> SpanIds:
-    """Returns the ids of one of the rollout's spans; number 0 is the root."""
+def below(root: SpanContext, number: int) -> SpanContext:
+    """Returns the context of one of the rollout's spans; number 0 is the root."""
     if number == 0:
         return root
-    return SpanIds(root.trace, _hash(f"{root.trace:x} {root.span:x} {number}", bits=64))
+    own = _hash(f"{root.trace_id:x} {root.span_id:x} {number}", bits=64)
+    return SpanContext(root.trace_id, own, is_remote=False, trace_flags=SAMPLED)
 
 
-def siblings_of(group: Group, index: int, created_at: float) -> list[SpanIds]:
+def siblings_of(group: Group, index: int, created_at: float) -> list[SpanContext]:
     """Returns the first `MAX_LINKS` siblings, by index."""
     others = [one for one in range(min(group.n, MAX_LINKS + 1)) if one != index]
     return [root_of(group, one, created_at) for one in others[:MAX_LINKS]]

@@ -22,7 +22,7 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 from pydantic import BaseModel, Field
 from rich.console import Console
 
-from prorl_service.cli.images import pull_progress
+from prorl_service.cli.images import show_pulled
 from prorl_service.cli.program import run
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.sandbox import provider
@@ -179,10 +179,9 @@ async def _with_images(
     estimate = prefetch.check_disk(cache.root, len(absent), options.image_mb, options.parallel)
     if absent:
         console.print(estimate, markup=False)
-    with pull_progress(len(absent)) as show:
-        failed = await prefetch.fetch(
-            cache, absent, parallel=options.parallel, on_progress=show, pause=pause
-        )
+    failed = await prefetch.fetch(
+        cache, absent, parallel=options.parallel, on_progress=show_pulled, pause=pause
+    )
     reasons = {
         row.instance_id: f"{failed[row.image]}{_hint(failed[row.image])}"
         for row in selection.instances

@@ -124,7 +124,7 @@ def test_status_tells_whether_it_is_alive_and_what_failed(service: LocalProcess)
     assert "run showcase" in shown
     assert re.search(r"failures +2 task, 2 agent", shown)
     assert json.loads(prorl("status", "--json", service=service))["run"] == "showcase"
-    top = prorl("top", "--once", service=service)
+    top = prorl("top", service=service)
     assert timeless(top).splitlines()[1:8] == timeless(shown).splitlines()[1:8]
 
 

@@ -1,7 +1,6 @@
 """Sources of rollouts: files, directories, journals in use or at rest."""
 
-import io
-import json
+import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,25 +36,25 @@ def problem(*sources: Path | str) -> str:
     return refused.value.message
 
 
-def test_a_file_has_a_rollout_a_line_or_one_document(made: Made, tmp_path: Path) -> None:
+def test_a_file_has_a_rollout_a_line(made: Made, tmp_path: Path) -> None:
     some = made.rollouts[:3]
-    spellings = {
-        "plain.jsonl": lines(some),
-        "packed.jsonl": "\n\n".join(one.model_dump_json(context=PACKED) for one in some),
-        "list.json": json.dumps([one.model_dump(mode="json") for one in some], indent=2),
-        "indented.json": "\n".join(one.model_dump_json(indent=2) for one in some),
-    }
-    for name, text in spellings.items():
+    packed = "\n\n".join(one.model_dump_json(context=PACKED) for one in some)
+    for name, text in (("plain.jsonl", lines(some)), ("packed.jsonl", packed)):
         (tmp_path / name).write_text(text)
         assert read(tmp_path / name) == some, name
-    assert read(*(tmp_path / name for name in spellings)) == some * 4
+    assert read(tmp_path / "plain.jsonl", tmp_path / "packed.jsonl") == some * 2
 
 
-def test_standard_input_is_a_source(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(lines(made.rollouts)))
-    assert read("-") == made.rollouts
+def test_standard_input_is_a_source(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(made.rollouts))
+    before = os.dup(0)
+    try:
+        with (tmp_path / "a.jsonl").open() as given:
+            os.dup2(given.fileno(), 0)
+        assert read("-") == made.rollouts
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
 
 
 def test_a_directory_gives_the_training_steps_with_their_tasks(made: Made, tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ def test_an_invalid_source_is_named_in_one_line(made: Made, tmp_path: Path) -> N
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     (tmp_path / "cut.jsonl").write_text(lines(made.rollouts[:2])[:-9])
     (tmp_path / "empty").mkdir()
-    assert "not JSON or a journal" in problem(tmp_path / "text")
+    assert "text, line 1: not a rollout: Invalid JSON" in problem(tmp_path / "text")
     assert "other.jsonl, line 1: not a rollout: rollout_id: Field required" in problem(
         tmp_path / "other.jsonl"
     )

@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
-from prorl_service.schemas import FinishReason, Group, Message, Rollout, Stage, Task
+from prorl_service.agents.base import RolloutContext, Verdict
+from prorl_service.schemas import FinishReason, Group, Message, Rollout, Task
+from tests.agents.bare_agent import BareAgent
 
 ONE_RUN = "tests.front.one_run_agent:OneRun"
 
@@ -22,20 +23,13 @@ class OneRunData(BaseModel):
     """Seconds that each rollout waits before its only model call."""
 
 
-class OneRun(AgentHandler):
+class OneRun(BareAgent):
     name: ClassVar[str] = "one_run"
-    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._data = OneRunData.model_validate(task.data)
         self._run = uuid.uuid4().hex
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None:
-        return
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         self._note("begun", rollout)

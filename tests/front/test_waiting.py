@@ -4,17 +4,34 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from prorl_service.errors import ProRLError
+from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.discovery import Announcements
-from prorl_service.front.waiting import wait_for_services
+from prorl_service.front.services import Services
+from prorl_service.inference.pool import BackendPool
 from tests.front.conftest import service
 from tests.programs import prorl
 
 pytestmark = pytest.mark.processes
+
+
+@asynccontextmanager
+async def found(directory: Path, token: str | None = None) -> AsyncIterator[Services]:
+    """Services of a front that looks for them in `directory`."""
+    claim = DirectoryClaim(directory)
+    async with BackendPool(directory.with_name("weights")) as engines:
+        services = Services(claim, token, engines)
+        looking = asyncio.create_task(services.serve())
+        yield services
+        looking.cancel()
+        await asyncio.wait([looking])
+    claim.release()
 
 
 async def test_a_wait_ends_once_enough_services_answer_and_reports_how_many(tmp_path: Path) -> None:
@@ -23,13 +40,12 @@ async def test_a_wait_ends_once_enough_services_answer_and_reports_how_many(tmp_
     directory.mkdir()
     (directory / "killed.json").write_text('{"url": "http://127.0.0.1:9"}')
     (directory / "other.json").write_text("{")
-
-    wait = wait_for_services(directory, None, count=1, timeout_s=100, report=lines.append)
-    waiting = asyncio.create_task(wait)
-    while not lines:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    with service("a", tmp_path):
-        await waiting
+    async with found(directory) as services:
+        waiting = asyncio.create_task(services.until_answering(1, 100, lines.append))
+        while not lines:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        with service("a", tmp_path):
+            await waiting
     assert lines[0].startswith("0 of 1 services answer (none yet), after 0 s of 100")
     assert lines[-1].startswith("1 of 1 services answer (a), after ")
 
@@ -37,13 +53,10 @@ async def test_a_wait_ends_once_enough_services_answer_and_reports_how_many(tmp_
 async def test_a_wait_that_times_out_reports_what_each_service_said(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
-    with (
-        service("a", tmp_path, "--token-file", str(token)),
-        pytest.raises(ProRLError, match="0 of 2 services answer") as late,
-    ):
-        await wait_for_services(
-            tmp_path / "services", "another-one", count=2, timeout_s=0, report=lambda _: None
-        )
+    with service("a", tmp_path, "--token-file", str(token)):
+        async with found(tmp_path / "services", "another-one") as services:
+            with pytest.raises(ProRLError, match="0 of 2 services answer") as late:
+                await services.until_answering(2, 3, lambda _: None)
     assert "\n  a: " in late.value.message
     assert "requires its own bearer token" in late.value.message
     assert str(tmp_path / "services") in late.value.hint

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from prorl_service import local
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.client import RolloutClient
 from prorl_service.errors import (
     AgentError,
@@ -18,10 +18,11 @@ from prorl_service.errors import (
     SandboxError,
     TaskError,
 )
-from prorl_service.schemas import FinishReason, Group, Message, Stage, Task, ToolCallRecord
+from prorl_service.schemas import FinishReason, Group, Message, Task, ToolCallRecord
 from prorl_service.schemas.history import TrainerStep
 from prorl_service.testing import StubEngine, byte_model, safetensors
 from prorl_service.tokens.chat import ChatFormat
+from tests.agents.bare_agent import BareAgent
 from tests.trainers import trainer
 
 WAIT_S = 120
@@ -66,14 +67,10 @@ HUGE = 5_000_000
 SIBLINGS = 8
 
 
-class Showcase(AgentHandler):
+class Showcase(BareAgent):
     """Plays a part that `kind` in `data` names; `rewards` are those of the rollouts by index."""
 
     name: ClassVar[str] = "showcase"
-    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
 
     async def init(self, rollout: RolloutContext) -> None:
         if self._fails("task"):

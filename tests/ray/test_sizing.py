@@ -9,24 +9,18 @@ from statistics import fmean
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.ray.demand import WINDOW_S, Demand, nodes_wanted, within
+from prorl_service.ray.demand import Demand, nodes_wanted, within
 
 DEMANDS = st.lists(st.integers(0, 5000), min_size=1, max_size=30)
 SLOTS = st.integers(1, 128)
 MOST = 50
 
 
-def looks(rollouts: list[int], every_s: float = 5.0) -> list[Demand]:
-    return [Demand(every_s * place, count) for place, count in enumerate(rollouts)]
-
-
 @given(DEMANDS, SLOTS, st.integers(0, 100), st.integers(0, 10), st.integers(10, 40))
 def test_the_number_stays_within_its_bounds(
     rollouts: list[int], slots: int, current: int, least: int, most: int
 ) -> None:
-    demands = looks(rollouts)
-    now_s = demands[-1].at_s
-    found = nodes_wanted(demands, now_s=now_s, slots=slots, current=current, least=least, most=most)
+    found = nodes_wanted(rollouts, slots=slots, current=current, least=least, most=most)
     assert least <= found <= most
 
 
@@ -34,10 +28,7 @@ def test_the_number_stays_within_its_bounds(
 def test_a_demand_of_a_minute_gets_exactly_the_nodes_that_it_fills(
     rollouts: int, slots: int, current: int
 ) -> None:
-    demands = looks([rollouts] * 20)
-    found = nodes_wanted(
-        demands, now_s=demands[-1].at_s, slots=slots, current=current, least=0, most=MOST
-    )
+    found = nodes_wanted([rollouts] * 20, slots=slots, current=current, least=0, most=MOST)
     assert found == min(MOST, ceil(rollouts / slots))
 
 
@@ -48,7 +39,7 @@ def test_more_demand_never_wants_fewer_nodes(
     larger = list(rollouts)
     larger[place % len(larger)] += more
     pair = [
-        nodes_wanted(looks(one), now_s=150.0, slots=slots, current=current, least=0, most=MOST)
+        nodes_wanted(one, slots=slots, current=current, least=0, most=MOST)
         for one in (rollouts, larger)
     ]
     assert pair[0] <= pair[1]
@@ -56,29 +47,18 @@ def test_more_demand_never_wants_fewer_nodes(
 
 @given(DEMANDS, SLOTS)
 def test_no_node_is_given_back_that_the_last_minute_filled(rollouts: list[int], slots: int) -> None:
-    demands = looks(rollouts)
-    now_s = demands[-1].at_s
-    recent = within(demands, now_s - WINDOW_S)
-    filled = ceil(max(one.rollouts for one in recent) / slots)
-    found = nodes_wanted(demands, now_s=now_s, slots=slots, current=10**6, least=0, most=10**6)
-    assert found == filled
+    found = nodes_wanted(rollouts, slots=slots, current=10**6, least=0, most=10**6)
+    assert found == ceil(max(rollouts) / slots)
 
 
 @given(st.lists(st.integers(65, 127), min_size=13, max_size=60))
 def test_a_demand_between_two_numbers_does_not_flap(rollouts: list[int]) -> None:
-    demands, seen, current = looks(rollouts), set(), 2
-    for count in range(1, len(demands) + 1):
-        now_s = demands[count - 1].at_s
-        current = nodes_wanted(
-            demands[:count], now_s=now_s, slots=64, current=current, least=0, most=MOST
-        )
+    seen, current = set(), 2
+    for count in range(1, len(rollouts) + 1):
+        recent = rollouts[max(0, count - 12) : count]
+        current = nodes_wanted(recent, slots=64, current=current, least=0, most=MOST)
         seen.add(current)
     assert seen == {2}
-
-
-def test_nothing_known_changes_nothing() -> None:
-    assert nodes_wanted([], now_s=0.0, slots=8, current=3, least=1, most=5) == 3
-    assert nodes_wanted([], now_s=0.0, slots=8, current=0, least=1, most=5) == 1
 
 
 # --- a simulated cluster ------------------------------------------------------------------------
@@ -116,14 +96,10 @@ class Simulated:
 
     def _scale(self, now_s: float) -> None:
         self._demands.append(Demand(now_s, len(self._ends) + self.queued))
-        self._demands = within(self._demands, now_s - WINDOW_S)
+        self._demands = within(self._demands, now_s)
+        recent = [one.rollouts for one in self._demands]
         self.current = nodes_wanted(
-            self._demands,
-            now_s=now_s,
-            slots=SLOTS_EACH,
-            current=self.current,
-            least=0,
-            most=MOST,
+            recent, slots=SLOTS_EACH, current=self.current, least=0, most=MOST
         )
         for _ in range(self.current - self.nodes - len(self._coming)):
             heappush(self._coming, now_s + NODE_START_S)

@@ -3,28 +3,22 @@
 import asyncio
 from typing import ClassVar
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.errors import EvaluatorError
-from prorl_service.schemas import FinishReason, Group, Stage
+from prorl_service.schemas import FinishReason, Group
 from tests import builders
+from tests.agents.bare_agent import BareAgent
 
 SCORED = "tests.server.scored_agent:Scored"
 
 
-class Scored(AgentHandler):
+class Scored(BareAgent):
     """An agent that follows the lists `scores` and `sleep` in `data`, by the rollout's index.
 
     A score of None makes the rollout fail; `sleep` is in seconds.
     """
 
     name: ClassVar[str] = "scored"
-    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None:
-        return
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         await asyncio.sleep(self._own(rollout, "sleep", 0.0) or 0.0)

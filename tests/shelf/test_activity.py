@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.cli.conversation import show_rollout
 from prorl_service.cli.screen import Screen
 from prorl_service.client import AsyncRolloutClient
@@ -19,19 +19,16 @@ from prorl_service.schemas.activity import Activity, WaitsFor
 from prorl_service.schemas.views import GroupQuery, RolloutQuery
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
+from tests.agents.bare_agent import BareAgent
 from tests.server.application import Settings, connected, group, until
 
 HELD = f"{__name__}:Held"
 
 
-class Held(AgentHandler):
+class Held(BareAgent):
     """An agent that stays where `data` says: in "init", "run", "scoring" or "eval"."""
 
     name: ClassVar[str] = "held"
-    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
 
     async def init(self, rollout: RolloutContext) -> None:
         await self._stay("init")

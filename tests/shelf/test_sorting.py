@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import RolloutState
 from prorl_service.schemas.views import GroupQuery, RolloutQuery, RolloutSort
-from prorl_service.shelf.rows import FIGURES, fits, globbed
+from prorl_service.shelf.rows import FIGURES, figure_of, fits, globbed
 from tests.server.application import until
 from tests.server.scored_agent import scored
 
@@ -45,14 +45,14 @@ async def test_each_order_is_that_of_its_figure(
     listed: AsyncRolloutClient, sort: RolloutSort
 ) -> None:
     rows = (await listed.rollouts(RolloutQuery(sort=sort))).rollouts
-    figure, is_descending = FIGURES[sort]
-    values = [figure(row) for row in rows]
+    column, is_descending = FIGURES[sort]
+    values = [figure_of(row, column) for row in rows]
     assert None not in values
     assert values == sorted(values, key=float, reverse=is_descending)  # type: ignore[arg-type]
     assert len({row.rollout_id for row in rows}) == len(rows)
     assert len(rows) == (5 if sort in (RolloutSort.BEST, RolloutSort.WORST) else 7)
     first = (await listed.rollouts(RolloutQuery(sort=sort, limit=2))).rollouts
-    assert [figure(row) for row in first][:1] == pytest.approx(values[:1], abs=60)
+    assert [figure_of(row, column) for row in first][:1] == pytest.approx(values[:1], abs=60)
     assert len(first) == 2
 
 

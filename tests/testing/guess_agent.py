@@ -2,8 +2,9 @@
 
 from typing import Any, ClassVar
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
-from prorl_service.schemas import FinishReason, Message, Stage
+from prorl_service.agents.base import RolloutContext, Verdict
+from prorl_service.schemas import FinishReason, Message
+from tests.agents.bare_agent import BareAgent
 
 NUMBER: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Guess."}],
@@ -12,15 +13,8 @@ NUMBER: dict[str, Any] = {
 """A task of the agent's."""
 
 
-class Guess(AgentHandler):
+class Guess(BareAgent):
     name: ClassVar[str] = "guess"
-    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None:
-        pass
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         secret, prompt_ids = self.task.data["secret"], rollout.prompt_ids

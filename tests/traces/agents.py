@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, ClassVar
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.errors import (
     AgentError,
     BackendRejected,
@@ -21,6 +21,7 @@ from prorl_service.schemas import (
     Task,
     ToolCallRecord,
 )
+from tests.agents.bare_agent import BareAgent
 
 TELLING = "tests.traces.agents:Telling"
 
@@ -34,15 +35,11 @@ ERRORS: dict[Blame, type[ProRLError]] = {
 }
 
 
-class Telling(AgentHandler):
+class Telling(BareAgent):
     """`data`: `fails_in`, a stage; `blame`; `call`, a record of a tool call; `sleep`, seconds;
     `report`."""
 
     name: ClassVar[str] = "telling"
-    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
 
     async def init(self, rollout: RolloutContext) -> None:
         self._fail_in(Stage.INIT)

@@ -133,8 +133,8 @@ def test_text_has_no_control_characters_and_is_bounded(text: str, limit: int) ->
 def test_ids_survive_a_restart_and_differ_between_runs() -> None:
     assert root_of(GROUP, 1, CREATED) == root_of(GROUP.model_copy(deep=True), 1, CREATED)
     ids = [root_of(GROUP, index, at) for index in range(4) for at in (CREATED, CREATED + 1)]
-    assert len({one.trace for one in ids}) == len({one.span for one in ids}) == 8
-    assert all(0 < one.trace < 2**128 and 0 < one.span < 2**64 for one in ids)
+    assert len({one.trace_id for one in ids}) == len({one.span_id for one in ids}) == 8
+    assert all(0 < one.trace_id < 2**128 and 0 < one.span_id < 2**64 for one in ids)
 
 
 def test_links_are_few_in_large_groups() -> None:

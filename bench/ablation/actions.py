@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from statistics import fmean, median, quantiles
+from statistics import median, quantiles
 
 from bench.frame import Row
 from bench.tools import rungs, tmux
 from bench.tools.timing import Action, Effort, finished, take_turns
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
+from tests.sandbox.sandboxes import running
 
 BASH, TMUX = "bash", "bash, tmux as OpenHands"
 FULL = Effort(rounds=5, turn_actions=20, turn_s=4.0)
@@ -26,9 +26,9 @@ STEP_TIMEOUT_S = 60.0
 async def measure(effort: Effort) -> dict[str, list[float]]:
     """Returns the milliseconds of each way."""
     async with AsyncExitStack() as stack:
-        provider = await stack.enter_async_context(BubblewrapProvider())
-        rung = rungs.Rung("bubblewrap", provider)
-        sandbox, other = [await stack.enter_async_context(rungs.running(rung)) for _ in range(2)]
+        sandbox, other = [
+            await stack.enter_async_context(running("bubblewrap", rungs.LIMITS)) for _ in range(2)
+        ]
         run = await stack.enter_async_context(_polled(other))
         actions: dict[str, Action] = {
             BASH: partial(rungs.tool(sandbox, "bash", "command"), "true"),
@@ -43,8 +43,6 @@ def row(what: str, times_ms: list[float]) -> Row:
     tail = quantiles(times_ms, n=20, method="inclusive")[-1]
     return {
         "action": what,
-        "n": len(times_ms),
-        "mean_ms": round(fmean(times_ms), 3),
         "p50_ms": round(median(times_ms), 3),
         "p95_ms": round(tail, 3),
     }

@@ -10,11 +10,10 @@ import random
 from typing import ClassVar
 
 from bench.ablation import workload
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
-from prorl_service.agents.loop import run_turns
+from bench.load.agent import LoadAgent
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.sandbox.base import Sandbox, ToolResult
-from prorl_service.schemas import FinishReason, Task
-from prorl_service.tools.base import Tool, Toolset, function_schema
+from prorl_service.schemas import Task
 from prorl_service.tools.bash import Bash, BashArguments
 
 
@@ -31,7 +30,7 @@ class SlowedBash(Bash):
         return await super().call(sandbox, arguments, timeout_s=timeout_s)
 
 
-class AblationAgent(AgentHandler):
+class AblationAgent(LoadAgent):
     name: ClassVar[str] = workload.AGENT
 
     def __init__(self, task: Task) -> None:
@@ -39,20 +38,8 @@ class AblationAgent(AgentHandler):
         self._seed, self._pace = int(str(task.data["seed"])), float(str(task.data["pace"]))
         delays = task.data["bash_delays_ms"]
         assert isinstance(delays, list)
-        delays_s = [float(str(delay)) / 1e3 for delay in delays]
-        self._tools: list[Tool] = [SlowedBash(delays_s) if delays_s else Bash()]
-        self._sandbox: Sandbox | None = None
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages, [function_schema(tool) for tool in self._tools])
-
-    async def init(self, rollout: RolloutContext) -> None:
-        self._sandbox = await rollout.open_sandbox()
-
-    async def run(self, rollout: RolloutContext) -> FinishReason:
-        assert self._sandbox is not None
-        tools = Toolset(self._tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        return await run_turns(rollout, tools)
+        if delays_s := [float(str(delay)) / 1e3 for delay in delays]:
+            self.tools = [SlowedBash(delays_s)]
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         await asyncio.sleep(workload.eval_s(self._seed, rollout.rollout_id, self._pace))

@@ -3,9 +3,7 @@
 `python -m bench.ablation.engine MODEL_DIRECTORY --port PORT`. Time passes as in
 `bench.routing.simulate`: decode steps of 8 ms and 0.1 ms a sequence, prefill of 20,000 tokens/s, a
 prefix cache of 400,000 tokens, least recently used first; here in real time, in steps of 20 ms. No
-GPU and no model. `POST /reset` sets seed, pace and slowness; `GET /report` reports busy seconds,
-sampled tokens, the most that it could have sampled per second, turns by group, and its processor
-time.
+GPU and no model. `POST /reset` sets seed, pace and slowness; `GET /report` reports turns by group.
 """
 
 import asyncio
@@ -34,17 +32,8 @@ class Model:
 
     def __init__(self, slowness: float) -> None:
         self.engine = simulate.Engine("engine", slowness=slowness)
-        self.busy_s = 0.0
-        """Seconds with at least one sequence in the batch."""
-        self.sampled = 0
         self._ends: dict[int, asyncio.Future[None]] = {}
         self._work = asyncio.Event()
-
-    @property
-    def full_batch_per_s(self) -> float:
-        batch = simulate.MAX_CALLS
-        step_s = simulate.DECODE_S + simulate.DECODE_S_PER_SEQUENCE * batch
-        return batch / (step_s * self.engine.slowness)
 
     async def sample(self, session: str, context: int, tokens: int) -> int:
         """Waits while it samples `tokens`; returns how many of the `context` were cached."""
@@ -58,7 +47,6 @@ class Model:
         finally:
             del self._ends[id(call)]
             self._forget(call)
-        self.sampled += tokens
         return context - round(call.uncached)
 
     def _forget(self, call: Running) -> None:
@@ -79,8 +67,6 @@ class Model:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
             ended = list(self.engine.step(now - before))
-            if self.engine.calls or ended:
-                self.busy_s += now - before
             before = now
             for call in ended:
                 if not self._ends[id(call)].done():
@@ -117,14 +103,7 @@ class ModelledEngine(TokenEngine):
         by_group: Counter[str] = Counter()
         for rollout_id, turns in self._turns.items():
             by_group[rollout_id.rpartition(".")[0]] += turns
-        return json_response(
-            {
-                "busy_s": self._model.busy_s,
-                "sampled": self._model.sampled,
-                "full_batch_per_s": self._model.full_batch_per_s,
-                "turns": dict(by_group),
-            }
-        )
+        return json_response(dict(by_group))
 
     def _ids(self, rollout_id: str, turn: int) -> list[int]:
         """Returns a reply: filler up to its number of tokens, then its call or the last words."""

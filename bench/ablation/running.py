@@ -1,16 +1,14 @@
 """One run of a row: a service of its own, over the modelled engines, and the draws of a trainer."""
 
-import json
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+
+import httpx
 
 from bench.ablation import workload
 from bench.ablation.agent import AblationAgent
@@ -21,7 +19,7 @@ from bench.quiet import Quiet, Watch
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.sampling import SamplerClient
-from prorl_service.schemas import Rollout, RolloutState
+from prorl_service.schemas import Rollout
 from prorl_service.schemas.sampling import DrawSpec, Filter, SamplerSpec
 
 ENGINES = 4
@@ -34,24 +32,11 @@ class Run:
 
     groups_per_s: float
     """Informative groups per second, as a trainer got them."""
-    rollouts_per_s: float
-    """Rollouts that ended with a reward, wanted or not."""
-    engine_busy: float
-    """Share of the time with a sequence in the batch, mean over engines."""
-    token_share: float
-    """Sampled tokens as a share of what full batches could have sampled, mean over engines."""
     wasted: float
     """Share of all turns in groups that were cancelled, begun again or thrown away."""
     action_ms: list[float]
     """Milliseconds of each bash call of the groups given."""
     quiet: Quiet
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    at: float
-    ended: int
-    reports: list[dict[str, Any]]
 
 
 class Fleet:
@@ -64,10 +49,14 @@ class Fleet:
         """Makes the first engine slow by `slowness`."""
         for number, url in enumerate(self.urls):
             own = {"seed": seed, "pace": pace, "slowness": 1.0 if number else slowness}
-            _post(f"{url}/reset", own)
+            httpx.post(f"{url}/reset", json=own, trust_env=False).raise_for_status()
 
-    def reports(self) -> list[dict[str, Any]]:
-        return [_get(f"{url}/report") for url in self.urls]
+    def turns(self) -> Counter[str]:
+        """Returns the model calls since the last reset, by group."""
+        turns: Counter[str] = Counter()
+        for url in self.urls:
+            turns.update(httpx.get(f"{url}/report", trust_env=False).json())
+        return turns
 
 
 @contextmanager
@@ -111,43 +100,16 @@ def _draw_all(
     given: list[list[Rollout]] = []
     sampler = SamplerClient(client, "s", spec, candidates)
     sampler.draw("d0", DrawSpec(target=size.target))
-    watch, begin = Watch(), _now(client, engines)
+    watch, began = Watch(), time.monotonic()
     for number in range(1, size.draws):
         given += sampler.draw(f"d{number}", DrawSpec(target=size.target))[1]
-    end, quiet = _now(client, engines), watch.quiet()
-    wall_s = end.at - begin.at
+    wall_s, quiet = time.monotonic() - began, watch.quiet()
     return Run(
         groups_per_s=len(given) / wall_s,
-        rollouts_per_s=(end.ended - begin.ended) / wall_s,
-        engine_busy=min(1.0, fmean(_growths(begin, end, "busy_s"))),  # counted in steps
-        token_share=fmean(
-            share / one["full_batch_per_s"]
-            for share, one in zip(_growths(begin, end, "sampled"), end.reports, strict=True)
-        ),
-        wasted=_wasted(_turns(end.reports)),
+        wasted=_wasted(engines.turns()),
         action_ms=[1e3 * one for one in _action_s(given)],
         quiet=quiet,
     )
-
-
-def _now(client: RolloutClient, engines: Fleet) -> _Moment:
-    ended = client.status().ended.get(RolloutState.DONE, 0)
-    return _Moment(time.monotonic(), ended, engines.reports())
-
-
-def _growths(begin: _Moment, end: _Moment, figure: str) -> list[float]:
-    """Returns the growth of a figure per second, for each engine."""
-    return [
-        (float(after[figure]) - float(before[figure])) / (end.at - begin.at)
-        for before, after in zip(begin.reports, end.reports, strict=True)
-    ]
-
-
-def _turns(reports: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    turns: Counter[str] = Counter()
-    for report in reports:
-        turns.update(report["turns"])
-    return turns
 
 
 def _wasted(turns: Mapping[str, int]) -> float:
@@ -166,17 +128,3 @@ def _action_s(groups: Iterable[Sequence[Rollout]]) -> Iterator[float]:
         if rollout.trajectory is not None:
             for turn in rollout.trajectory.turns:
                 yield from (call.duration_s for call in turn.tool_calls)
-
-
-def _post(url: str, body: Mapping[str, object]) -> None:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request):
-        pass
-
-
-def _get(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url) as answer:
-        report: dict[str, Any] = json.load(answer)
-        return report

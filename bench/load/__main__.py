@@ -32,8 +32,8 @@ from bench import frame
 from bench.load import engine_process, ours
 from bench.load.meter import Measured, quantile, report
 from bench.load.workload import MODEL_CALLS
-from bench.tools.rungs import sif
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from tests.sandbox.images.debian import debian_image
 
 PACKAGES = ["mini-swe-agent==2.4.6", "verifiers==0.4.0"]
 UNSAID = ["mcp"]
@@ -88,7 +88,7 @@ def measures(directory: Path) -> dict[str, Measure]:
         FLOOR: of_program("bench.load.floor", python=lambda: sys.executable),
         OURS: service("process"),
         BUBBLEWRAP: service("bubblewrap"),
-        APPTAINER: service("apptainer", str(sif())),
+        APPTAINER: service("apptainer", str(debian_image())),
         THIN: of_program("bench.load.peer_minisweagent"),
         LITELLM: of_program("bench.load.peer_minisweagent", "litellm"),
         VERIFIERS: of_program("bench.load.peer_verifiers"),
@@ -177,6 +177,9 @@ def headline(rows: Sequence[frame.Row]) -> frame.Row:
     }
     return {
         "cpu_ms_per_turn_at_64": own[OURS],
+        "host_cpu_ms_per_turn_at_64": round(host[BUBBLEWRAP], 3),
+        "host_cpu_ms_of_floor": round(host[FLOOR], 3),
+        "host_cpu_ms_of_minisweagent": round(host[LITELLM], 3),
         **{name: round(ratio, 3) for name, ratio in ratios.items()},
     }
 

@@ -16,7 +16,7 @@ from bench.tools import rungs
 from prorl_service.agents.base import Restores
 from prorl_service.resume.files import LayerFiles
 from prorl_service.resume.saving import MAX_LAYER_BYTES
-from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
+from tests.sandbox.sandboxes import running
 
 ROUNDS, LATENCY_MS = 5, 100
 SAVINGS, QUICK_SAVINGS = 20, 2
@@ -67,10 +67,7 @@ def saving(quick: bool) -> frame.Found:
 async def _savings_ms(directory: Path, times: int) -> list[float]:
     """Returns the milliseconds to save a sandbox of 2 MB, each time."""
     took_ms, layers = [], LayerFiles(directory)
-    async with (
-        BubblewrapProvider() as provider,
-        rungs.running(rungs.Rung(rungs.BUBBLEWRAP, provider)) as sandbox,
-    ):
+    async with running("bubblewrap", rungs.LIMITS) as sandbox:
         await rungs.tool(sandbox, "bash", "command")(WRITE)
         for _ in range(times):
             began = perf_counter()

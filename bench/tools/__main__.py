@@ -1,9 +1,8 @@
 """Cost of an agent's action: commands, cells, starts, many at once, leftovers.
 
 The whole takes ten minutes. In the headline, ratios are of medians, theirs over ours;
-`bash_vs_pty_floor_ratio`, `bash_vs_blocking_pty_ratio` and `cold_start_vs_exec_ratio` are the
-other way round. Plain `_at_64` is the load back to back, `_thinking` the other one; `warm_start` is
-a fork of a running container.
+`bash_vs_pty_floor_ratio` and `cold_start_vs_exec_ratio` are the other way round. Plain `_at_64` is
+the load back to back, `_thinking` the other one; `warm_start` is a fork of a running container.
 """
 
 from collections.abc import Awaitable, Callable

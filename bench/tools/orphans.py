@@ -2,8 +2,8 @@
 
 This process adopts every orphan below it (PR_SET_CHILD_SUBREAPER), so that a process that should be
 gone cannot hide, and other programs of the machine do not count. Each sandbox leaves a daemon
-running inside. Counted after the last stop: processes below this one, mounts here and in the
-container, temporary files, sockets and other descriptors, memory.
+running inside. Counted after the last stop: processes below this one, mounts, temporary files,
+sockets and other descriptors, memory.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import gc
 import os
 import random
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,18 +20,15 @@ import psutil
 
 from bench.frame import Found
 from bench.tools import rungs
-from bench.tools.rungs import CONTAINER_USER, Rung
+from bench.tools.apptainer import CONTAINER_USER
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox.base import Sandbox
+from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from tests.sandbox.sandboxes import new_provider, new_sandbox
 
 MEMORY = "MB more in the service"
-# A killed container is replaced, and mounts left in it go with it, so the first half kills none.
-FATES = (
-    {"stop": 4, "kill server": 1, "cancel start": 1},
-    {"stop": 4, "kill server": 0.5, "cancel start": 0.5, "kill container": 1},
-)
-"""Fates with their weights, in the first and in the second half: a third is not just stopped."""
+FATES = {"stop": 4, "kill server": 0.75, "cancel start": 0.75, "kill container": 0.5}
+"""Fates with their weights: a third is not just stopped."""
 CYCLES, QUICK_CYCLES = 1000, 60
 COMMAND = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & true"
 COMMANDS_EACH, AT_ONCE = 3, 4
@@ -47,10 +44,9 @@ async def measure(quick: bool) -> Found:
     with _adopted_orphans():
         await _live_through(AT_ONCE)  # what is made only once exists from here on
         before = await _state()
-        mounts = await _live_through(cycles)
+        await _live_through(cycles)
         after = await _state()
     left = {name: after[name] - before[name] for name in after}
-    left["mounts in the container"] = mounts
     rows = [
         {"who": rungs.SIF, "what": f"after {cycles} cycles: {name}", "count": round(number, 1)}
         for name, number in left.items()
@@ -69,40 +65,21 @@ def _adopted_orphans() -> Iterator[None]:
         prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-async def _live_through(cycles: int) -> int:
-    """Runs the whole life of a provider. Returns how many mounts its container has more."""
-    async with rungs.apptainer() as provider:
-        rung = Rung(rungs.SIF, provider, str(rungs.sif()))
-        before = await _container_mounts(rung)
-        await _cycles(rung, cycles // 2, FATES[0])
-        grown = await _container_mounts(rung) - before
-        await _cycles(rung, cycles - cycles // 2, FATES[1])
-    return grown
-
-
-async def _container_mounts(rung: Rung) -> int:
-    async with rungs.running(rung) as sandbox:
-        assert isinstance(sandbox, RemoteSandbox)
-        return _mounts(psutil.Process(sandbox.server_pid).ppid())
-
-
-def _mounts(pid: int) -> int:
-    return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
-
-
-async def _cycles(rung: Rung, cycles: int, fates: Mapping[str, float]) -> None:
+async def _live_through(cycles: int) -> None:
+    """Runs the whole life of a provider."""
     rng = random.Random(cycles)
-    left = iter(rng.choices(list(fates), list(fates.values()), k=cycles))
+    fates = iter(rng.choices([*FATES], [*FATES.values()], k=cycles))
+    async with new_provider("apptainer") as provider:
 
-    async def worker() -> None:
-        for fate in left:
-            await _cycle(rung, fate, rng)
+        async def worker() -> None:
+            for fate in fates:
+                await _cycle(provider, fate, rng)
 
-    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
 
 
-async def _cycle(rung: Rung, fate: str, rng: random.Random) -> None:
-    sandbox = rung.new()
+async def _cycle(provider: SandboxProvider, fate: str, rng: random.Random) -> None:
+    sandbox = new_sandbox(provider, rungs.LIMITS)
     life = asyncio.create_task(_live(sandbox))
     if fate != "stop":
         await asyncio.sleep(rng.uniform(0, MAX_DELAY_S))
@@ -117,15 +94,14 @@ async def _cycle(rung: Rung, fate: str, rng: random.Random) -> None:
         await sandbox.stop()
 
 
-async def _live(sandbox: Sandbox) -> None:
+async def _live(sandbox: RemoteSandbox) -> None:
     await sandbox.start()
     for _ in range(COMMANDS_EACH):
         await sandbox.call_tool("bash", {"command": COMMAND}, timeout_s=rungs.TIMEOUT_S)
 
 
-def _kill(sandbox: Sandbox, fate: str, rng: random.Random) -> None:
+def _kill(sandbox: RemoteSandbox, fate: str, rng: random.Random) -> None:
     """Kills the sandbox's server, or any process between it and this one; none before it starts."""
-    assert isinstance(sandbox, RemoteSandbox)
     with suppress(psutil.NoSuchProcess, OSError, ValueError):
         if sandbox.server_pid is not None:
             server = psutil.Process(sandbox.server_pid)
@@ -141,12 +117,15 @@ async def _state() -> dict[str, float]:
     me = psutil.Process()
     return {
         "processes": _living(),
-        "mounts": _mounts(me.pid),
+        "mounts": _mounts(),
         "temporary files": _temporary_files(),
-        "sockets": _own_sockets(),
         "descriptors": me.num_fds(),
         MEMORY: me.memory_info().rss / 2**20,
     }
+
+
+def _mounts() -> int:
+    return len(Path("/proc/self/mountinfo").read_text().splitlines())
 
 
 def _living() -> int:
@@ -166,11 +145,3 @@ def _temporary_files() -> int:
                 owner = path.lstat().st_uid
                 found += path.name.startswith("prorl-") or owner == CONTAINER_USER
     return found
-
-
-def _own_sockets() -> int:
-    links = []
-    for fd in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            links.append(os.readlink(fd))
-    return sum(link.startswith("socket:") for link in links)

@@ -5,18 +5,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 from typing import TypeVar
 
 from bench.frame import Row, find
 
 Key = TypeVar("Key", bound=Hashable)
 Action = Callable[[], Awaitable[object] | object]
-
-MIN_SAMPLES = {"p95_ms": 20, "p99_ms": 100}
-"""Samples that a percentile needs; with fewer it is left out."""
-COLUMNS = ("who", "what", "at_once", "n", "p50_ms", "p95_ms", "p99_ms", "all_ms", "per_s", "pss_mb")
-"""Columns of a row. `all_ms`: until all of `at_once` were there. `pss_mb`: of each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +64,9 @@ async def finished(result: object) -> object:
 
 
 def row(who: str, what: str, times_ms: Sequence[float], **more: object) -> Row:
-    """Makes one line of the results, and prints it; None where a figure does not apply."""
-    figures: Row = {"n": len(times_ms), "p50_ms": round(median(times_ms), 4)}
-    cuts = quantiles(times_ms, n=100, method="inclusive") if len(times_ms) > 1 else []
-    for name, cut in (("p95_ms", 94), ("p99_ms", 98)):
-        if len(times_ms) >= MIN_SAMPLES[name]:
-            figures[name] = round(cuts[cut], 4)
-    known = {"who": who, "what": what, **figures, **more}
-    print("  " + "  ".join(f"{key} {value}" for key, value in known.items()), flush=True)
-    return {column: known.get(column) for column in COLUMNS}
+    """Makes one line of the results."""
+    p50_ms = round(median(times_ms), 4)
+    return {"who": who, "what": what, "n": len(times_ms), "p50_ms": p50_ms, **more}
 
 
 def p50(rows: Sequence[Row], who: str, what: str) -> float:

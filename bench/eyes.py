@@ -36,11 +36,11 @@ from prorl_service.schemas import (
     Sampling,
     ToolCallRecord,
     Trajectory,
-    Turn,
 )
 from prorl_service.schemas.views import GroupOutcome, GroupQuery, RolloutQuery, RolloutSort
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.shelf.shelving import Now
+from tests import builders
 from tests.page.browser import Browser
 from tests.page.chromium import browser
 from tests.page.visit import show, sign_in
@@ -153,25 +153,22 @@ def lists(quick: bool) -> frame.Found:
         asyncio.run(_fill(journal, rollouts))
         shelves = Path(name).glob("journal.sqlite.shelf*")
         mb = round(sum(one.stat().st_size for one in shelves) / 2**20, 1)
-        rows: list[frame.Row] = [
-            {"what": "disk", "rollouts": rollouts, "limit_mb": SHELF_MB, "mb": mb}
-        ]
+        disk: frame.Row = {"what": "disk", "rollouts": rollouts, "limit_mb": SHELF_MB, "mb": mb}
         options = ["--journal", str(journal), "--run", RUN, "--resume", "--sandbox", "process"]
         options += ["--shelf-mb", str(SHELF_MB)]
         with (
             local.service([], log=Path(name, "log"), options=options) as service,
             RolloutClient(service.url) as client,
         ):
-            rows += [
-                {"what": what, **_cost(service.pid, call)} for what, call in _calls(client).items()
-            ]
-    is_search = [str(row["what"]).startswith(SEARCH) for row in rows]
-    slowest = [
-        max(row["cpu_ms"] for row, one in zip(rows[1:], is_search[1:], strict=True) if one is which)
-        for which in (False, True)
-    ]
-    names = ("list_ms_at_100k", "search_ms_at_100k")
-    return frame.Found(rows, {**dict(zip(names, slowest, strict=True)), "shelf_mb_at_100k": mb})
+            costs = {what: _cost(service.pid, call) for what, call in _calls(client).items()}
+    of_searches = [one["cpu_ms"] for what, one in costs.items() if what.startswith(SEARCH)]
+    of_lists = [one["cpu_ms"] for what, one in costs.items() if not what.startswith(SEARCH)]
+    headline = {
+        "list_ms_at_100k": max(of_lists),
+        "search_ms_at_100k": max(of_searches),
+        "shelf_mb_at_100k": mb,
+    }
+    return frame.Found([disk, *({"what": what, **one} for what, one in costs.items())], headline)
 
 
 async def _fill(path: Path, rollouts: int) -> None:
@@ -214,17 +211,9 @@ def _trajectory(rng: random.Random, step: int, reason: FinishReason) -> Trajecto
         output="README.md\n" * 20 + ERROR * (rng.random() < RARELY),
         duration_s=0.1,
     )
+    text = "I look at the files first. " * 10
     turns = [
-        Turn(
-            segment=0,
-            start=start,
-            stop=start + half // 4,
-            text="I look at the files first. " * 10,
-            finish_reason="stop",
-            tool_calls=[call],
-            model_s=2.5,
-            backend="engine:8000",
-        )
+        builders.turn(0, start, start + half // 4, text=text, tool_calls=[call])
         for start in range(0, half, half // 4)
     ]
     return Trajectory(segments=[made], turns=turns, finish_reason=reason, sampling=Sampling())

@@ -82,7 +82,7 @@ FULL: dict[Load, Sequence[str]] = {
 
 def measures(directory: Path) -> dict[str, Measure]:
     def service(sandbox: str, image: str | None = None) -> Measure:
-        return partial(ours.measure, ours.Kind(sandbox, image), directory / "service.log")
+        return partial(ours.measure, sandbox, image, directory / "service.log")
 
     return {
         FLOOR: of_program("bench.load.floor", python=lambda: sys.executable),

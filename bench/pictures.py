@@ -271,22 +271,6 @@ def _tools(content: Content) -> Figure:
     return made
 
 
-def _routing(content: Content) -> Figure:
-    rows = [row for row in content["rows"] if row["where"] == "simulator"]
-    shown = [
-        (f"{row['policy']}, {row['scenario']}", row["mean_s"], _amount(row["mean_s"]))
-        for row in rows
-    ]
-    ours, other = (
-        next(value for name, value, _ in shown if name == f"{who}, one slow")
-        for who in ("ours", "round robin")
-    )
-    title = f"One slow engine: a group takes {ours:.0f} s, with round robin {other:.0f} s"
-    made = _figure(5.6, title, "Mean seconds of a group, simulated. Log scale. Lower is better.")
-    _dots(made.subplots(), "", shown)
-    return made
-
-
 def _ablation(content: Content) -> Figure:
     rows = [row for row in content["rows"] if row.get("ratio") is not None]
     rows = sorted((row for row in rows if row["row"] != row["base"]), key=lambda row: row["ratio"])
@@ -396,7 +380,6 @@ PICTURES: dict[str, Draw] = {
     "gateway_learning": _gateway_learning,
     "load": _load,
     "math_demo": _math_demo,
-    "routing": _routing,
     "smollm": _smollm,
     "tools": _tools,
 }

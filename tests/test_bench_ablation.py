@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.ablation import table, workload
-from bench.ablation.engine import Model
+from bench.ablation.model import Model
 from bench.ablation.rows import ALL, ALL_SLOW, BALANCING, ROWS
 from bench.ablation.running import Run
 from bench.ablation.service import replaced
@@ -82,8 +82,8 @@ async def test_a_modelled_engine_keeps_prefixes_and_forgets_calls_that_were_give
     given_up.cancel()
     with suppress(asyncio.CancelledError):
         await given_up
-    assert not model.engine.calls
-    assert not model.engine.queue
+    assert not model.calls
+    assert not model.queue
     clock.cancel()
 
 

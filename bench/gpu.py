@@ -24,16 +24,16 @@ from urllib.parse import urlsplit
 import torch
 
 from bench.frame import Found, Row, alternate, run
-from bench.load.ours import cpu_s
 from bench.nodes.agent import AGENT, GROUP_SIZE, group
 from bench.vllm_training import training
-from bench.vllm_training.weights import ADAPTER, DISK, RANK, VLLM, disk, push, random_model, row
+from bench.vllm_training.weights import push, random_model, row
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.inference.engines.vllm_routes import GENERATE
 from prorl_service.schemas import Limits, Sampling
 from prorl_service.tokens.chat import ChatFormat
 from tests import vllm_engine
+from tests.vllm_engine import PYTHON
 
 ENGINES = {"reference": "reference engine", "fp32": "vLLM, fp32", "bf16": "vLLM, bf16"}
 TRAINERS = ("GRPOTrainer", "GRPOTrainer, dynamic sampling")
@@ -69,9 +69,8 @@ def weights(quick: bool) -> Found:
     with TemporaryDirectory(prefix="prorl-bench-") as directory:
         model = random_model(Path(directory), QWEN3_4B, "cuda")
         pushed = partial(push, model, "vllm", device="cuda", options=SHARE)
-        ways = {DISK: partial(disk, model), "vLLM": pushed, ADAPTER: partial(pushed, rank=RANK)}
-        rows = [row("Qwen3-4B", who, way) for who, way in ways.items()]
-    return Found(rows, {"push_s": rows[1]["s"], "push_adapter_s": rows[2]["s"]})
+        found = row("Qwen3-4B", "vLLM", pushed)
+    return Found([found], {"push_s": found["s"]})
 
 
 def load(quick: bool) -> Found:
@@ -79,31 +78,27 @@ def load(quick: bool) -> Found:
         model, logs = random_model(Path(directory), QWEN3_4B, "cuda"), Path(directory)
         options = [*AGENT, "--run-workers", str(ROLLOUTS)]
         with (
-            vllm_engine.vllm(VLLM, model, log=logs / "vllm", options=[*OPTIONS, *SHARE]) as engine,
+            vllm_engine.vllm(
+                PYTHON, model, log=logs / "vllm", options=[*OPTIONS, *SHARE]
+            ) as engine,
             local.service([engine.url], log=logs / "service", options=options) as service,
             RolloutClient(service.url) as client,
         ):
             prompt = ChatFormat.load(model).prompt_ids(group(1).task.messages)
             ours, bare = partial(_by_service, client), partial(_by_bare_loop, engine.url, prompt)
             ours(), bare()  # kernels compile
-            turns = {
-                who: partial(_turn, who, sample, service.pid)
-                for who, sample in (("service", ours), ("bare loop", bare))
-            }
+            turns = {"service": partial(_turn, ours), "bare loop": partial(_turn, bare)}
             found = alternate(turns, 1 if quick else ROUNDS)
     speed, bare_speed = (median(one["tokens_per_s"] for one in own) for own in found.values())
-    cores = median(one["service_cores"] for one in found["service"])
-    headline = {"of_bare_loop": round(speed / bare_speed, 3), "service_cores": cores}
-    return Found([*found["service"], *found["bare loop"]], headline)
+    rows = [{"who": who, **one} for who, own in found.items() for one in own]
+    return Found(rows, {"of_bare_loop": round(speed / bare_speed, 3)})
 
 
-def _turn(who: str, sample: Callable[[], int], service: int, number: int) -> Row:
-    cpu_before, began = cpu_s(service), time.monotonic()
+def _turn(sample: Callable[[], int], _: int) -> Row:
+    began = time.monotonic()
     tokens = sample()
     seconds = time.monotonic() - began
-    cores = round((cpu_s(service) - cpu_before) / seconds, 3)
-    speed = round(tokens / seconds)
-    return {"who": who, "s": round(seconds, 2), "tokens_per_s": speed, "service_cores": cores}
+    return {"s": round(seconds, 2), "tokens_per_s": round(tokens / seconds)}
 
 
 def _by_service(client: RolloutClient) -> int:
@@ -141,7 +136,7 @@ def _on_gpu(part: Callable[[bool], Found], quick: bool) -> Found | None:
     if not torch.cuda.is_available():
         return None
     found = part(quick)
-    release = subprocess.check_output([str(VLLM), "-c", vllm_engine.VLLM_VERSION], text=True)
+    release = subprocess.check_output([str(PYTHON), "-c", vllm_engine.VLLM_VERSION], text=True)
     found.headline.update(gpu=torch.cuda.get_device_name(), torch=torch.__version__)
     found.headline.update(vllm=release.strip())
     return found

@@ -212,20 +212,6 @@ def _gateway_learning(content: Content) -> Figure:
     return _learnings(4.4, "Unmodified programs train a tiny policy", note, curves)
 
 
-def _curriculum(content: Content) -> Figure:
-    off, on = (row["informative_share"] for row in content["rows"])
-    title = f"With a curriculum {on:.0%} of the groups are informative, without {off:.0%}"
-    made = _figure(3.2, title, "Share of a step's groups that are informative. Higher is better.")
-    axes = made.subplots()
-    for name, color, shift in (("off", OTHERS, -16), ("on", OURS, 16)):
-        shares = content["series"][name]["shares"]
-        axes.plot(shares, color=color, linewidth=2)
-        middle = len(shares) // 2
-        _label(axes, (middle, shares[middle]), f"curriculum {name}", color, (0, shift))
-    _shares(axes, len(shares), "step")
-    return made
-
-
 # --- contenders ---------------------------------------------------------------------------------
 
 
@@ -374,7 +360,6 @@ def _dapo(content: Content) -> Figure:
 
 PICTURES: dict[str, Draw] = {
     "ablation": _ablation,
-    "curriculum": _curriculum,
     "dapo": _dapo,
     "demo": _demo,
     "gateway_learning": _gateway_learning,

@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bench.frame import Found, Row, alternate, ratios
-from bench.vllm_training.weights import SHAPES, VLLM, engine, random_model
+from bench.vllm_training.weights import SHAPES, engine, random_model
 from prorl_service import local
 from prorl_service.client import RolloutClient, weights_copy
 from prorl_service.client.policy import HeldPolicy
@@ -30,6 +30,7 @@ from prorl_service.inference.engines.vllm_routes import GENERATE
 from prorl_service.schemas import WeightsQuery, WeightsTerms
 from prorl_trl.safetensors_file import SafetensorsFile
 from prorl_trl.weights import PolicyWeights
+from tests import vllm_engine
 
 ROUNDS, LEARNING_RATE, TOKENS = 5, 1e-6, (2, 64)
 POLL_S = 0.002
@@ -37,7 +38,7 @@ NAMES = ("whole", "difference")
 
 
 def measure(quick: bool) -> Found | None:
-    if not VLLM.exists():
+    if not vllm_engine.PYTHON.exists():
         return None
     with TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         directory = Path(name)

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
 from bench.frame import Row
@@ -34,9 +32,8 @@ from recipes.demo.train import TrainConfig, dataset_row, make_trainer, train_tas
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests import sglang_engine, vllm_engine
 from tests.trl.async_training import run_on_cpu
+from tests.trl.test_async import largest_difference
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venv-vllm/bin/python"
 CONTEXT = ("--max-model-len", "512", "--kv-cache-memory-bytes", str(2**28))
 ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill", "--block-size", "32")
 VLLM = {
@@ -111,8 +108,7 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
         train(model, url, output, config, seen)
         train_s = time.monotonic() - began
         after = evaluate(client, heldout, n=2, name=f"{name}-after", limits=LIMITS)
-    policy = AutoModelForCausalLM.from_pretrained(output / "trained", dtype=torch.float32)
-    compared = max(_difference(policy, one) for one in after[:COMPARED])
+    compared = max(_difference(output / "trained", one) for one in after[:COMPARED])
     return {
         "seed": config.seed,
         "before": success(before),
@@ -212,22 +208,16 @@ def _is_within(rollout: Rollout, oldest: int, newest: int) -> bool:
     return first is None or last is None or oldest <= first <= last <= newest
 
 
-def _difference(model: Any, rollout: Rollout) -> float:
-    """Returns the largest difference of a logprob between engine and trainer."""
+def _difference(trained: Path, rollout: Rollout) -> float:
     assert rollout.trajectory is not None
     (segment,) = rollout.trajectory.segments
-    ids = torch.tensor([segment.prompt_ids + segment.response_ids])
-    with torch.inference_mode():
-        logits = model(ids).logits.float()
-    logprobs = logits.log_softmax(-1)[0, len(segment.prompt_ids) - 1 : -1]
-    own = logprobs.gather(1, torch.tensor(segment.response_ids)[:, None])[:, 0]
-    difference = own - torch.tensor(segment.logprobs)
-    return float(difference[torch.tensor(segment.loss_mask).bool()].abs().max())
+    return largest_difference(trained, segment)
 
 
 def _engine(kind: str, model: Path, output: Path) -> AbstractContextManager[local.LocalProcess]:
     if kind in VLLM:
-        return vllm_engine.vllm(PYTHON, model, log=output / "vllm", options=[*VLLM[kind], *CONTEXT])
+        options, log = [*VLLM[kind], *CONTEXT], output / "vllm"
+        return vllm_engine.vllm(vllm_engine.PYTHON, model, log=log, options=options)
     if kind == "SGLang":
         return sglang_engine.sglang(model, log=output / "sglang", max_model_len=int(CONTEXT[1]))
     return local.engine(model, log=output / "engine.log", options=CONTEXT[:2])

@@ -31,8 +31,6 @@ from prorl_trl.nccl import Broadcaster
 from prorl_trl.safetensors_file import SafetensorsFile
 from tests import vllm_engine
 
-ROOT = Path(__file__).parents[2]
-VLLM = ROOT / ".venv-vllm/bin/python"
 VLLM_OPTIONS = ("--enforce-eager", "--kv-cache-memory-bytes", str(2**28), "--enable-lora")
 PUSHES = 4
 """Pushes of each kind; the first, which meets cold caches, is left out."""
@@ -127,7 +125,7 @@ def engine(
     options = ["--dtype", "bfloat16", "--max-model-len", "512"]
     if kind == "vllm":
         options += [*VLLM_OPTIONS, *more]
-        return vllm_engine.vllm(VLLM, model, log=logs / "vllm", options=options)
+        return vllm_engine.vllm(vllm_engine.PYTHON, model, log=logs / "vllm", options=options)
     return local.engine(model, log=logs / "engine", options=options)
 
 

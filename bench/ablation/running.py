@@ -66,16 +66,14 @@ def fleet(model: Path) -> Iterator[Fleet]:
         yield Fleet([stack.enter_context(one) for one in engines])
 
 
-def run(
-    row: Row, seed: int, size: Size, engines: Fleet, tmux_ms: Sequence[float], log: Path
-) -> Run:
-    """`tmux_ms`: measured times of bash calls through tmux."""
+def run(row: Row, seed: int, size: Size, engines: Fleet, tmux_s: float, log: Path) -> Run:
+    """`tmux_s`: time that a bash call takes through tmux."""
     engines.reset(seed, size.pace, row.slowness)
     with (
         local.running(_command(row, size, engines.urls), log=log) as service,
         RolloutClient(service.url) as client,
     ):
-        return _draw_all(row, seed, size, engines, list(tmux_ms) if row.has_tmux else [], client)
+        return _draw_all(row, seed, size, engines, tmux_s if row.has_tmux else 0.0, client)
 
 
 def _command(row: Row, size: Size, engines: Sequence[str]) -> list[str]:
@@ -93,10 +91,10 @@ def _command(row: Row, size: Size, engines: Sequence[str]) -> list[str]:
 
 
 def _draw_all(
-    row: Row, seed: int, size: Size, engines: Fleet, delays_ms: list[float], client: RolloutClient
+    row: Row, seed: int, size: Size, engines: Fleet, delay_s: float, client: RolloutClient
 ) -> Run:
     spec = SamplerSpec(filter=FILTER, surplus=row.surplus, groups_at_once=size.groups_at_once)
-    candidates = workload.candidates(seed, size, delays_ms)
+    candidates = workload.candidates(seed, size, delay_s)
     given: list[list[Rollout]] = []
     sampler = SamplerClient(client, "s", spec, candidates)
     sampler.draw("d0", DrawSpec(target=size.target))

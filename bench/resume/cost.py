@@ -33,20 +33,12 @@ class KeepsTurns(LoadAgent):
 
 def cpu(quick: bool) -> frame.Found:
     with TemporaryDirectory() as name:
-        took = frame.alternate(
-            {
-                agent.__name__: partial(_turn_ms, Path(name), agent)
-                for agent in (LoadAgent, KeepsTurns)
-            },
-            1 if quick else ROUNDS,
-        )
-    without, kept = took.values()
-    rows = [
-        {"what": f"CPU of a turn, round {n + 1}", "without_ms": a, "kept_ms": b}
-        for n, (a, b) in enumerate(zip(without, kept, strict=True))
-    ]
-    ratio = round(median(kept) / median(without), 3)
-    return frame.Found(rows, {"cpu_ratio": ratio})
+        agents = (LoadAgent, KeepsTurns)
+        ways = {agent.__name__: partial(_turn_ms, Path(name), agent) for agent in agents}
+        took = frame.alternate(ways, 1 if quick else ROUNDS)
+    without, kept = map(median, took.values())
+    row = {"what": "CPU of a turn, median", "without_ms": without, "kept_ms": kept}
+    return frame.Found([row], {"cpu_ratio": round(kept / without, 3)})
 
 
 def _turn_ms(directory: Path, agent: type[LoadAgent], number: int) -> float:

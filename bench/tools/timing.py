@@ -3,14 +3,12 @@
 import inspect
 import random
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeVar
 
 from bench.frame import Row, find
 
-Key = TypeVar("Key", bound=Hashable)
 Action = Callable[[], Awaitable[object] | object]
 
 
@@ -18,29 +16,22 @@ Action = Callable[[], Awaitable[object] | object]
 class Effort:
     """A turn ends after `turn_actions` or `turn_s`, whichever is first."""
 
-    rounds: int = 12
-    turn_actions: int = 40
-    turn_s: float = 0.15
+    rounds: int
+    turn_actions: int
+    turn_s: float
 
 
-QUICK = Effort(rounds=2, turn_actions=20, turn_s=0.05)
-
-
-async def take_turns(actions: Mapping[Key, Action], effort: Effort) -> dict[Key, list[float]]:
-    """Returns the milliseconds of each action, of all its turns; at least one per round."""
-    times: dict[Key, list[float]] = {key: [] for key in actions}
-    order = list(actions)
-    rng = random.Random(0)
-    for _ in range(effort.rounds):
-        rng.shuffle(order)
-        for key in order:
-            times[key] += await _turn(actions[key], effort)
-    return times
+FULL, QUICK = Effort(12, 40, 0.15), Effort(2, 20, 0.05)
 
 
 async def compared(actions: Mapping[tuple[str, str], Action], quick: bool) -> list[Row]:
     """Has actions take turns, each by its contender and what it does; returns their rows."""
-    times = await take_turns(actions, QUICK if quick else Effort())
+    effort = QUICK if quick else FULL
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in actions}
+    rng = random.Random(0)
+    for _ in range(effort.rounds):
+        for key in rng.sample([*actions], len(actions)):
+            times[key] += await _turn(actions[key], effort)
     return [row(who, what, times[who, what]) for who, what in actions]
 
 

@@ -13,16 +13,19 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from statistics import median, quantiles
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import httpx
 
 from bench import pictures
+from prorl_service import local
 from prorl_service.net.credentials import authorization
 from recipes.common.versions import machine
 
@@ -104,6 +107,14 @@ def rollouts_ended(url: str) -> int:
     text = httpx.get(f"{url}/metrics", headers=authorization(url), trust_env=False).text
     counts = re.findall(r'prorl_rollouts_ended_total\{state="(?:done|cancelled)"\} ([\d.]+)', text)
     return round(sum(map(float, counts)))
+
+
+@contextmanager
+def engine_program(module: str, *arguments: str) -> Iterator[str]:
+    """Runs an engine, `python -m MODULE ARGUMENTS --port PORT`, and yields its URL."""
+    command = [sys.executable, "-m", module, *arguments]
+    with TemporaryDirectory() as name, local.running(command, log=Path(name, "log")) as process:
+        yield process.url
 
 
 def own_programs(name: str, packages: Sequence[str]) -> Path:

@@ -17,8 +17,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench import frame
-from bench.load.engine_process import engine as stub_engine
-from bench.load.ours import AT_ONCE, MESSAGES, VOCAB_SIZE, cpu_s, run
+from bench.load.ours import AT_ONCE, MESSAGES, VOCAB_SIZE, cpu_s, run, stub_engine
 from bench.load.workload import MODEL_CALLS
 from prorl_service import local
 from prorl_service.client import RolloutClient

@@ -12,7 +12,6 @@ import pytest
 
 from bench import frame, pictures
 from bench.frame import Found
-from bench.load.engine_process import engine_program
 from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec
 
@@ -80,7 +79,7 @@ def test_every_picture_of_the_results_is_one_that_can_be_drawn_again() -> None:
 async def test_a_service_takes_the_engine(
     module: str, arguments: list[str], tiny_model: Path, tmp_path: Path
 ) -> None:
-    with engine_program(module, str(tiny_model), *arguments) as url:
+    with frame.engine_program(module, str(tiny_model), *arguments) as url:
         async with BackendPool(tmp_path) as pool:
             added = await pool.add(BackendSpec(url=url))
     assert added.state == "healthy"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import httpx
 
+from bench import frame
 from bench.ablation import workload
 from bench.ablation.agent import AblationAgent
 from bench.ablation.rows import Row
 from bench.ablation.workload import Size
-from bench.load.engine_process import engine_program
 from bench.quiet import Quiet, Watch
 from prorl_service import local
 from prorl_service.client import RolloutClient
@@ -62,7 +62,9 @@ class Fleet:
 @contextmanager
 def fleet(model: Path) -> Iterator[Fleet]:
     with ExitStack() as stack:
-        engines = [engine_program("bench.ablation.engine", str(model)) for _ in range(ENGINES)]
+        engines = [
+            frame.engine_program("bench.ablation.engine", str(model)) for _ in range(ENGINES)
+        ]
         yield Fleet([stack.enter_context(one) for one in engines])
 
 

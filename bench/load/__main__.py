@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import frame
-from bench.load import engine_process, ours
+from bench.load import ours
 from bench.load.meter import Measured, quantile, report
 from bench.load.workload import MODEL_CALLS
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
@@ -118,7 +118,7 @@ def of_program(module: str, *options: str, python: Callable[[], str] = _peers_py
 
 
 def measure_row(name: str, measure: Measure, load: Load, model: Path, _: int) -> frame.Row:
-    with engine_process.engine(model, load.latency_ms) as engine:
+    with ours.stub_engine(model, load.latency_ms) as engine:
         measured = measure(engine, load.at_once, load.batches)
         seen = report(engine)
     rollouts = load.at_once * load.batches

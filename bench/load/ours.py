@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
+from bench import frame
 from bench.load.agent import LoadAgent
-from bench.load.engine_process import engine as stub_engine
 from bench.load.meter import Measured, machine_cpu_s, own_cpu_s, peak_rss_mb, report
 from bench.load.workload import MODEL_CALLS, SYSTEM, TASK, TOOL_TURNS, is_output
 from prorl_service import local
@@ -45,6 +45,10 @@ def measure(
         measured.machine_cpu_s = machine_cpu_s() - own_cpu_s() - machine_s
         measured.peak_rss_mb = peak_rss_mb(service.pid)
     return measured
+
+
+def stub_engine(model: Path, latency_ms: int) -> AbstractContextManager[str]:
+    return frame.engine_program("bench.load.engine", str(model), str(latency_ms))
 
 
 def agent_options(agent: type[LoadAgent]) -> tuple[str, str]:

@@ -5,7 +5,8 @@ The whole takes ten minutes. In the headline, ratios are of medians, theirs over
 the load back to back, `_thinking` the other one; `warm_start` is a fork of a running container.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import uvloop
 
@@ -13,13 +14,9 @@ from bench import frame
 from bench.tools import bash, ipython, many, orphans, starts
 
 
-def _on_loop(measure: Callable[[bool], Awaitable[frame.Found]]) -> frame.Part:
+def _on_loop(measure: Callable[[bool], Coroutine[Any, Any, frame.Found]]) -> frame.Part:
     """Measures on the event loop of the service."""
-
-    async def measured(quick: bool) -> frame.Found:
-        return await measure(quick)
-
-    return lambda quick: uvloop.run(measured(quick))
+    return lambda quick: uvloop.run(measure(quick))
 
 
 # Orphans first: memory freed by other parts would hide the service's growth.

@@ -1,4 +1,4 @@
-"""Cost of an agent's action: commands, cells, starts, many at once, leftovers.
+"""Cost of an agent's action: commands and cells, starts, many at once, leftovers.
 
 The whole takes ten minutes. In the headline, ratios are of medians, theirs over ours;
 `bash_vs_pty_floor_ratio` and `cold_start_vs_exec_ratio` are the other way round. Plain `_at_64` is
@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 
 from bench import frame
-from bench.tools import bash, ipython, many, orphans, starts
+from bench.tools import bash, many, orphans, starts
 
 
 def _on_loop(measure: Callable[[bool], Coroutine[Any, Any, frame.Found]]) -> frame.Part:
@@ -23,7 +23,6 @@ def _on_loop(measure: Callable[[bool], Coroutine[Any, Any, frame.Found]]) -> fra
 PARTS = {
     "orphans": _on_loop(orphans.measure),
     "bash": _on_loop(bash.measure),
-    "ipython": _on_loop(ipython.measure),
     "start": _on_loop(starts.measure),
     "many": _on_loop(many.measure),
 }

@@ -1,4 +1,4 @@
-"""Cost of an agent's action: commands and cells, starts, many at once, leftovers.
+"""Cost of an agent's action: commands and cells, starts, many at once.
 
 The whole takes ten minutes. In the headline, ratios are of medians, theirs over ours;
 `bash_vs_pty_floor_ratio` and `cold_start_vs_exec_ratio` are the other way round. Plain `_at_64` is
@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 
 from bench import frame
-from bench.tools import bash, many, orphans, starts
+from bench.tools import bash, many, starts
 
 
 def _on_loop(measure: Callable[[bool], Coroutine[Any, Any, frame.Found]]) -> frame.Part:
@@ -19,9 +19,7 @@ def _on_loop(measure: Callable[[bool], Coroutine[Any, Any, frame.Found]]) -> fra
     return lambda quick: uvloop.run(measure(quick))
 
 
-# Orphans first: memory freed by other parts would hide the service's growth.
 PARTS = {
-    "orphans": _on_loop(orphans.measure),
     "bash": _on_loop(bash.measure),
     "start": _on_loop(starts.measure),
     "many": _on_loop(many.measure),

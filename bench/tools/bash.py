@@ -1,5 +1,5 @@
-"""Duration of a shell command, by the way it is sent; ours on each rung of isolation. And that of an
-IPython cell in our Apptainer sandbox."""
+"""Duration of a shell command, by the way it is sent; ours on each rung of isolation, with cells of
+IPython in Apptainer."""
 
 from contextlib import AsyncExitStack
 from functools import partial

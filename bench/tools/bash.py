@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.frame import Found
 from bench.tools import rungs, tmux
-from bench.tools.apptainer import exec_each, exec_into_instance
+from bench.tools.apptainer import exec_each
 from bench.tools.shells import Run, process_per_command, pty_on_event_loop
 from bench.tools.timing import Action, compared, finished, p50, ratio
 from tests.sandbox.images.debian import debian_image
@@ -64,11 +64,10 @@ async def measure(quick: bool) -> Found:
 
 
 def _others(stack: AsyncExitStack) -> dict[str, Run]:
-    """Returns the host's shells, and two that start a process in a container for each command."""
+    """Returns the host's shells, and one that starts a container for each command."""
     return {
         POLLED: stack.enter_context(tmux.polled()),
         "apptainer exec each": exec_each(debian_image()),
-        "apptainer exec instance each": stack.enter_context(exec_into_instance(debian_image())),
         "bash -c each": process_per_command(["bash", "-c"]),
         CONTROL: stack.enter_context(tmux.control_mode()),
         FLOOR: stack.enter_context(pty_on_event_loop()),

@@ -70,13 +70,13 @@ def pty_on_event_loop() -> Iterator[Callable[[str], Awaitable[bytes]]]:
             shell.close(force=True)
 
 
-def process_per_command(argv: list[str], *, user: int | None = None, home: str = "/") -> Run:
+def process_per_command(argv: list[str], *, user: int | None = None) -> Run:
     """Runs `argv` with a command added, a new process each: directory, variables and jobs are
     lost."""
-    return lambda command: run_process([*argv, command], user=user, home=home)
+    return lambda command: run_process([*argv, command], user=user)
 
 
-def run_process(argv: list[str], *, user: int | None = None, home: str = "/") -> bytes:
+def run_process(argv: list[str], *, user: int | None = None) -> bytes:
     """Returns what the process printed. `user`: of the host, and its group.
 
     Raises `CalledProcessError`.
@@ -87,12 +87,12 @@ def run_process(argv: list[str], *, user: int | None = None, home: str = "/") ->
         stdout=subprocess.PIPE,
         check=True,
         cwd="/",
-        env=environment(home),
+        env=environment(),
         user=user,
         group=user,
         extra_groups=None if user is None else [],
     ).stdout
 
 
-def environment(home: str = "/") -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": home}
+def environment() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": "/"}

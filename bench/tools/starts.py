@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from uuid import uuid4
 
 from bench.frame import Found
 from bench.tools import apptainer, rungs
@@ -86,7 +85,6 @@ def _contenders() -> dict[str, Contender]:
     return {
         SAME_EXEC: _exec(sif, apptainer.SAME_OPTIONS),
         "apptainer exec -C, SIF": _exec(sif, apptainer.CONTAINED),
-        "apptainer instance start, SIF": partial(_instances, sif),
         COLD: partial(ours, "apptainer", is_warm=False),
         WARM: partial(ours, "apptainer", is_warm=True),
         POOL: _from_pool,
@@ -115,22 +113,15 @@ async def _bare(command: list[str], user: int | None) -> AsyncIterator[StartOne]
     yield partial(_run_to_end, command, user)
 
 
-async def _run_to_end(command: list[str], user: int | None, home: str = "/") -> None:
+async def _run_to_end(command: list[str], user: int | None) -> None:
     """Runs a command, started in the same way as ours are."""
     null = os.open(os.devnull, os.O_RDONLY)
     try:
-        child = Child(command, stdin=null, env=environment(home), cwd="/", user=user)
+        child = Child(command, stdin=null, env=environment(), cwd="/", user=user)
     finally:
         os.close(null)
     await child.ended
     child.close()
-
-
-@asynccontextmanager
-async def _instances(image: Path) -> AsyncIterator[StartOne]:
-    user = apptainer.CONTAINER_USER
-    with apptainer.instance_home() as home:
-        yield lambda: _run_to_end(apptainer.start_command(image, uuid4().hex), user, home)
 
 
 @asynccontextmanager

@@ -1,10 +1,8 @@
 """Time of new weights from a trainer in fp32 to an engine in bf16, at 1 and 4 GB of fp32.
 
-Next to it, the time that the disk takes to write and sync the same bytes. The seconds of a push are
-the trainer's, from its tensors until the engine serves with them.
+The seconds of a push are the trainer's, from its tensors until the engine serves with them.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -36,7 +34,6 @@ PUSHES = 4
 """Pushes of each kind; the first, which meets cold caches, is left out."""
 RANK = 8
 ALL_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-DISK = "disk: bf16 written and synced"
 ADAPTER = f"vLLM, LoRA of rank {RANK}"
 DEEP = {"num_hidden_layers": 20, "num_attention_heads": 16, "num_key_value_heads": 8}
 SHAPES = {
@@ -52,7 +49,6 @@ def measure(quick: bool) -> Found:
         for size, shape in list(SHAPES.items())[: 1 if quick else None]:
             model = random_model(Path(directory) / size.replace(" ", ""), shape)
             ways = {
-                DISK: partial(disk, model),
                 "reference engine": partial(push, model, "reference"),
                 "vLLM": partial(push, model, "vllm"),
                 ADAPTER: partial(push, model, "vllm", rank=RANK),
@@ -127,21 +123,6 @@ def engine(
         options += [*VLLM_OPTIONS, *more]
         return vllm_engine.vllm(vllm_engine.PYTHON, model, log=logs / "vllm", options=options)
     return local.engine(model, log=logs / "engine", options=options)
-
-
-def disk(model: Path) -> tuple[float, int]:
-    """Returns the seconds to write and sync what is sent, in one stream, and its bytes."""
-    content = (model / "model.safetensors").read_bytes()
-    seconds = []
-    for number in range(PUSHES):
-        path = model / f"copy-{number}"
-        began = time.monotonic()
-        with path.open("wb") as file:
-            file.write(content)
-            os.fsync(file.fileno())
-        seconds.append(time.monotonic() - began)
-        path.unlink()
-    return median(seconds[1:]), len(content)
 
 
 def random_model(directory: Path, shape: Mapping[str, float], device: str = "cpu") -> Path:

@@ -31,7 +31,7 @@ from recipes.demo.tasks import LIMITS, instances
 from recipes.demo.train import TrainConfig, dataset_row, make_trainer, train_tasks
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests import sglang_engine, vllm_engine
-from tests.trl.async_training import run_on_cpu
+from tests.trl.async_training import SMALL, run_on_cpu
 from tests.trl.test_async import largest_difference
 
 CONTEXT = ("--max-model-len", "512", "--kv-cache-memory-bytes", str(2**28))
@@ -44,7 +44,6 @@ VLLM = {
 """Options of vLLM, keyed by the name of an engine."""
 ENGINES = ("reference engine", "vLLM")
 HELDOUT_PER_FAMILY = 50
-MAX_STALENESS = 2
 LOGPROB_GAP = "sampling/sampling_logp_difference/max"
 COMPARED = 16
 """Rollouts of the last policy whose logprobs are compared with the trainer's own."""
@@ -104,9 +103,7 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
     with RolloutClient(url) as client:
         name = f"run{train.__name__}-{config.seed}"
         before = evaluate(client, heldout, n=2, name=f"{name}-before", limits=LIMITS)
-        began = time.monotonic()
         train(model, url, output, config, seen)
-        train_s = time.monotonic() - began
         after = evaluate(client, heldout, n=2, name=f"{name}-after", limits=LIMITS)
     compared = max(_difference(output / "trained", one) for one in after[:COMPARED])
     return {
@@ -116,7 +113,6 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
         "logprob_diff_max": max(seen.logprob_diff_max, compared),
         "versions_wrong": seen.versions_wrong,
         "update_s": round(median(seen.update_s), 3),
-        "train_s": round(train_s, 1),
     }
 
 
@@ -151,21 +147,16 @@ def _dynamic(model: Path, url: str, output: Path, config: TrainConfig, seen: See
 def _async(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
     """Trains asynchronously, with a stand-in for TRL's CUDA kernel."""
     arguments = AsyncGRPOConfig(
-        output_dir=str(output / "async"),
-        seed=config.seed,
-        max_steps=config.steps,
-        per_device_train_batch_size=config.groups_per_step * config.rollouts_per_group,
-        num_generations=config.rollouts_per_group,
-        max_completion_length=LIMITS.max_response_tokens,
-        max_staleness=MAX_STALENESS,
-        learning_rate=config.learning_rate,
-        token_budget=0,
-        temperature=1.0,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
+        **SMALL
+        | {
+            "output_dir": str(output / "async"),
+            "seed": config.seed,
+            "max_steps": config.steps,
+            "per_device_train_batch_size": config.groups_per_step * config.rollouts_per_group,
+            "num_generations": config.rollouts_per_group,
+            "max_completion_length": LIMITS.max_response_tokens,
+            "learning_rate": config.learning_rate,
+        }
     )
     dataset = Dataset.from_list([dataset_row(task) for task in train_tasks(config)])
     transfer = ProRLWeightTransfer(url)

@@ -45,7 +45,7 @@ def measure(quick: bool) -> Found | None:
         model = random_model(directory / "model", SHAPES["1 GB"])
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(weights_copy, "FIRST_DIFFERENCES", 10**9)  # go on, were they slower or not
-        vllm = stack.enter_context(engine("vllm", model, directory, ()))
+        vllm = stack.enter_context(engine("vllm", model, directory))
         with contextlib.chdir(directory):  # a path that means another file elsewhere
             options = ["--journal", "/proc/self/cwd/journal"]
             log = directory / "service"

@@ -10,7 +10,6 @@ import os
 import random
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -115,18 +114,6 @@ def engine_program(module: str, *arguments: str) -> Iterator[str]:
     command = [sys.executable, "-m", module, *arguments]
     with TemporaryDirectory() as name, local.running(command, log=Path(name, "log")) as process:
         yield process.url
-
-
-def own_programs(name: str, packages: Sequence[str]) -> Path:
-    """Returns the programs' directory of an environment for others, made at first use."""
-    place = ROOT / f".venv-{name}"
-    if not (place / "complete").exists():
-        print(f"setting up {place.name} (some minutes)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-        pip = [f"{place}/bin/python", "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-        subprocess.run([*pip, *packages], check=True, stderr=subprocess.DEVNULL)
-        (place / "complete").touch()
-    return place / "bin"
 
 
 def _write(name: str, content: Row) -> None:

@@ -59,13 +59,10 @@ def _figure(height_in: float, title: str, note: str) -> Figure:
     return made
 
 
-def _label(
-    axes: Axes, at: tuple[float, float], text: str, color: str, offset: tuple[float, float] = (7, 0)
-) -> None:
-    """Writes at a point, `offset` points beside it; centred without an offset to the side."""
-    side = "left" if offset[0] > 0 else "right" if offset[0] else "center"
+def _label(axes: Axes, at: tuple[float, float], text: str, color: str, up: float = 0) -> None:
+    """Writes beside a point, and so many points above it."""
     axes.annotate(
-        text, at, offset, textcoords="offset points", va="center", ha=side, color=color,
+        text, at, (8, up), textcoords="offset points", va="center", color=color,
         annotation_clip=False,
     )  # fmt: skip
 
@@ -106,7 +103,7 @@ def _draw_learnings(axes: Axes, curves: Sequence[Curve]) -> None:
     for name, color, shift, runs, ends in curves:
         _learning(axes, runs, ends, color)
         after = fmean(end[1] for end in ends)
-        _label(axes, (len(runs[0]), after), f"{name} {after:.0%}", color, (9, shift))
+        _label(axes, (len(runs[0]), after), f"{name} {after:.0%}", color, shift)
     _shares(axes, max(len(runs[0]) for _, _, _, runs, _ in curves), "training step")
 
 
@@ -117,7 +114,7 @@ def _one_learning(title: str, runs: Sequence[Sequence[float]], ends: Sequence[En
     )
     made = _learnings(3.9, title, note, [("after:", OURS, 0, runs, ends)])
     before = fmean(end[0] for end in ends)
-    _label(made.axes[0], (0, before), f"before: {before:.0%}", OURS, (9, -12))
+    _label(made.axes[0], (0, before), f"before: {before:.0%}", OURS, -12)
     return made
 
 
@@ -191,7 +188,6 @@ def _gateway_learning(content: Content) -> Figure:
 
 # --- contenders ---------------------------------------------------------------------------------
 
-
 LOADED: dict[str, tuple[str, float]] = {
     "ours, process": ("ours, no isolation", -12),
     "floor": ("bare asyncio", 4),
@@ -210,7 +206,7 @@ def _load(content: Content) -> Figure:
         points = [(row["at_once"], row["rollouts_per_s"]) for row in rows]
         color, width = (OURS, 2.4) if who.startswith("ours") else (OTHERS, 1.4)
         axes.plot(*zip(*points, strict=True), marker="o", color=color, linewidth=width)
-        _label(axes, points[-1], name, color, (8, shift))
+        _label(axes, points[-1], name, color, shift)
     axes.set_xscale("log", base=2)
     axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
     axes.set_xlim(0.8, 40000)

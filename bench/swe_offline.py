@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import TypeVar
 
 from bench import frame
-from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench import oracle_policy
 from recipes.swebench.grading import graded
@@ -56,11 +55,6 @@ async def grade_all(
     return verdicts
 
 
-def outcomes(reports: Sequence[SweReport]) -> str:
-    counts = Counter(report.outcome.value for report in reports)
-    return ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-
-
 async def timed(rows: Sequence[SweInstance]) -> list[float]:
     """Returns the seconds to grade each reference patch, alone."""
     seconds = []
@@ -79,7 +73,6 @@ def of_patch(name: str, compared: Sequence[Comparison]) -> frame.Row:
         "instances": len(compared),
         "resolved": sum(one.ours.resolved for one in compared),
         "by SWE-bench": sum(one.second.resolved for one in compared),
-        "ours": outcomes([one.ours for one in compared]),
         "what ours saw": reasons.most_common(1)[0][0] if reasons else "",
     }
 
@@ -87,7 +80,7 @@ def of_patch(name: str, compared: Sequence[Comparison]) -> frame.Row:
 def of_oracle(rewards: Sequence[float | None]) -> frame.Row:
     solved = rewards.count(1.0)
     known = {"patch": "of the oracle, over HTTP", "instances": len(rewards), "resolved": solved}
-    return {**known, "by SWE-bench": None, "ours": f"{solved} resolved", "what ours saw": ""}
+    return {**known, "by SWE-bench": None, "what ours saw": ""}
 
 
 def measure(quick: bool) -> frame.Found:

@@ -35,9 +35,8 @@ from bench.load.workload import MODEL_CALLS
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from tests.sandbox.images.debian import debian_image
 
-PACKAGES = ["mini-swe-agent==2.4.6", "verifiers==0.4.0"]
-UNSAID = ["mcp"]
-"""Packages that LiteLLM imports at its first call and does not require."""
+PACKAGES = ["mini-swe-agent==2.4.6", "verifiers==0.4.0", "mcp"]
+"""Peers, and what LiteLLM imports at its first call and does not require."""
 PEER_TIMEOUT_S = 300.0
 
 Measure = Callable[[str, int, int], Measured]
@@ -96,7 +95,15 @@ def measures(directory: Path) -> dict[str, Measure]:
 
 
 def _peers_python() -> str:
-    return str(frame.own_programs("bench", [*PACKAGES, *UNSAID]) / "python")
+    """Returns the Python of the peers' environment, which is made at first use."""
+    place = frame.ROOT / ".venv-bench"
+    python = str(place / "bin/python")
+    if not (place / "complete").exists():
+        print(f"setting up {place.name} (some minutes)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-qq", *PACKAGES], check=True)
+        (place / "complete").touch()
+    return python
 
 
 def of_program(module: str, *options: str, python: Callable[[], str] = _peers_python) -> Measure:

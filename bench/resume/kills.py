@@ -87,8 +87,6 @@ def _row(engine: CountingEngine, counted: Kills, ended: Sequence[Rollout]) -> fr
         "lost": len(problems),
         "twice": counted.twice,
         "kept_share": 1 - repeated / max(1, sum(epoch.had for epoch in engine.epochs)),
-        "repeated": repeated,
-        "turns": len(ended) * TURNS,
         "resumed": sum(bool(rollout.resumed) for rollout in ended),
         "resume_s_p50": median(waits) if waits else 0.0,
         "bytes_per_token": counted.bytes_per_token,

@@ -9,6 +9,7 @@ Nothing else should run meanwhile. A quarter of an hour.
 import asyncio
 import os
 import random
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,7 +22,6 @@ import psutil
 
 from bench import frame
 from bench.load.ours import cpu_s, turn_ms
-from bench.wire import segment
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.net import credentials
@@ -194,8 +194,15 @@ def _ended(rng: random.Random, group: Group, index: int, step: int) -> Rollout:
 
 
 def _trajectory(rng: random.Random, step: int, reason: FinishReason) -> Trajectory:
+    """Half of its tokens are sampled, half are tool output."""
     half = TOKENS // 2
-    made = segment(rng, TOKENS, PROMPT_TOKENS, step)
+    made = builders.segment(
+        [1] * half + [0] * half,
+        step,
+        prompt_ids=[rng.randrange(150_000) for _ in range(PROMPT_TOKENS)],
+        response_ids=[rng.randrange(150_000) for _ in range(TOKENS)],
+        logprobs=array("f", [-rng.expovariate(1) for _ in range(half)] + [0.0] * half).tolist(),
+    )
     call = ToolCallRecord(
         name="bash",
         arguments={"command": "ls"},

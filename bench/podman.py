@@ -56,12 +56,8 @@ async def _commands(quick: bool) -> list[Row]:
         return await compared(actions, quick)
 
 
-async def _times(quick: bool) -> list[Row]:
-    return [*await _starts(quick), *await _commands(quick)]
-
-
 def times(quick: bool) -> Found:
-    rows = asyncio.run(_times(quick))
+    rows = [*asyncio.run(_starts(quick)), *asyncio.run(_commands(quick))]
     headline = {
         "start_p50_ms": p50(rows, "podman", "cold start"),
         "warm_start_p50_ms": p50(rows, "podman", "warm start"),

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from bench import frame
 from bench.ablation import rows, running, table
 from bench.ablation.rows import Row
-from bench.ablation.running import Fleet, Run
+from bench.ablation.running import Run
 from bench.ablation.workload import Size
 from bench.tools.bash import POLLED
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
@@ -36,7 +36,7 @@ def measure(quick: bool) -> frame.Found:
         build_tiny_model(model, vocab_size=VOCAB_SIZE)
         with running.fleet(model) as engines:
 
-            def run(row: Row, engines: Fleet, seed: int) -> Run:
+            def run(row: Row, engines: list[str], seed: int) -> Run:
                 size, log = QUICK if quick else Size(), Path(name) / "service.log"
                 return running.run(row, seed + 1, size, engines, tmux["p50_ms"] / 1e3, log)
 

@@ -39,40 +39,23 @@ class Run:
     quiet: Quiet
 
 
-class Fleet:
-    """The modelled engines, which serve all runs."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self.urls = urls
-
-    def reset(self, seed: int, pace: float, slowness: float) -> None:
-        """Makes the first engine slow by `slowness`."""
-        for number, url in enumerate(self.urls):
-            own = {"seed": seed, "pace": pace, "slowness": 1.0 if number else slowness}
-            httpx.post(f"{url}/reset", json=own, trust_env=False).raise_for_status()
-
-    def turns(self) -> Counter[str]:
-        """Returns the model calls since the last reset, by group."""
-        turns: Counter[str] = Counter()
-        for url in self.urls:
-            turns.update(httpx.get(f"{url}/report", trust_env=False).json())
-        return turns
-
-
 @contextmanager
-def fleet(model: Path) -> Iterator[Fleet]:
+def fleet(model: Path) -> Iterator[list[str]]:
+    """Starts the modelled engines, which serve all runs."""
     with ExitStack() as stack:
         engines = [
             frame.engine_program("bench.ablation.engine", str(model)) for _ in range(ENGINES)
         ]
-        yield Fleet([stack.enter_context(one) for one in engines])
+        yield [stack.enter_context(one) for one in engines]
 
 
-def run(row: Row, seed: int, size: Size, engines: Fleet, tmux_s: float, log: Path) -> Run:
+def run(row: Row, seed: int, size: Size, engines: list[str], tmux_s: float, log: Path) -> Run:
     """`tmux_s`: time that a bash call takes through tmux."""
-    engines.reset(seed, size.pace, row.slowness)
+    for number, url in enumerate(engines):
+        own = {"seed": seed, "pace": size.pace, "slowness": 1.0 if number else row.slowness}
+        httpx.post(f"{url}/reset", json=own, trust_env=False).raise_for_status()
     with (
-        local.running(_command(row, size, engines.urls), log=log) as service,
+        local.running(_command(row, size, engines), log=log) as service,
         RolloutClient(service.url) as client,
     ):
         return _draw_all(row, seed, size, engines, tmux_s if row.has_tmux else 0.0, client)
@@ -93,7 +76,7 @@ def _command(row: Row, size: Size, engines: Sequence[str]) -> list[str]:
 
 
 def _draw_all(
-    row: Row, seed: int, size: Size, engines: Fleet, delay_s: float, client: RolloutClient
+    row: Row, seed: int, size: Size, engines: list[str], delay_s: float, client: RolloutClient
 ) -> Run:
     spec = SamplerSpec(filter=FILTER, surplus=row.surplus, groups_at_once=size.groups_at_once)
     candidates = workload.candidates(seed, size, delay_s)
@@ -106,10 +89,18 @@ def _draw_all(
     wall_s, quiet = time.monotonic() - began, watch.quiet()
     return Run(
         groups_per_s=len(given) / wall_s,
-        wasted=_wasted(engines.turns()),
+        wasted=_wasted(_turns(engines)),
         action_ms=[1e3 * one for one in _action_s(given)],
         quiet=quiet,
     )
+
+
+def _turns(engines: Sequence[str]) -> Counter[str]:
+    """Returns the model calls of a run, by group."""
+    turns: Counter[str] = Counter()
+    for url in engines:
+        turns.update(httpx.get(f"{url}/report", trust_env=False).json())
+    return turns
 
 
 def _wasted(turns: Mapping[str, int]) -> float:

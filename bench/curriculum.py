@@ -17,8 +17,9 @@ from statistics import fmean, median
 
 from bench import frame
 from prorl_service.sampling.sampler import Sampler
-from prorl_service.schemas import Difficulty, Group, Message, Rollout, RolloutState, Task
+from prorl_service.schemas import Difficulty, Group, Rollout
 from prorl_service.schemas.sampling import Curriculum, DrawSpec, DrawState, SamplerSpec
+from tests import builders
 
 LEVELS = 8
 STEPS = 60
@@ -77,27 +78,14 @@ def _step(
 
 def _candidates(chance: random.Random) -> Iterator[Group]:
     for number in count():
-        task = Task(
-            task_id=f"t{number}",
-            agent="simulated",
-            messages=[Message(role="user", content=".")],
-            difficulty=Difficulty(kind="simulated", level=chance.randrange(LEVELS)),
-        )
+        difficulty = Difficulty(kind="simulated", level=chance.randrange(LEVELS))
+        task = builders.task(f"t{number}", difficulty=difficulty)
         yield Group(group_id=f"g{number}", task=task, n=N)
 
 
 @cache
 def _rollout(index: int, score: float) -> Rollout:
-    return Rollout(
-        rollout_id=f"g.{index}",
-        group_id="g",
-        task_id="t",
-        agent="simulated",
-        index=index,
-        state=RolloutState.DONE,
-        reward=score,
-        created_at=0,
-    )
+    return builders.rollout(f"g.{index}", reward=score)
 
 
 def row(name: str, runs: Sequence[Sequence[Step]]) -> frame.Row:
@@ -128,11 +116,7 @@ def measure(quick: bool) -> frame.Found:
         "informative_share_off": off["informative_share"],
         "informative_share_on": on["informative_share"],
     }
-    series = {
-        name: {"shares": [round(step.informative_share, 3) for step in own[0]]}
-        for name, own in runs.items()
-    }
-    return frame.Found(rows, headline, series)
+    return frame.Found(rows, headline)
 
 
 if __name__ == "__main__":

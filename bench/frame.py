@@ -10,19 +10,21 @@ import os
 import random
 import re
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from statistics import median, quantiles
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import httpx
 
 from bench import pictures
+from prorl_service import local
 from prorl_service.net.credentials import authorization
 from recipes.common.versions import machine
 
@@ -126,16 +128,12 @@ def in_environment(python: Path, plugin: str, module: str, *arguments: object) -
     return done.stdout
 
 
-def own_programs(name: str, packages: Sequence[str]) -> Path:
-    """Returns the programs' directory of an environment for others, made at first use."""
-    place = ROOT / f".venv-{name}"
-    if not (place / "complete").exists():
-        print(f"setting up {place.name} (some minutes)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-        pip = [f"{place}/bin/python", "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-        subprocess.run([*pip, *packages], check=True, stderr=subprocess.DEVNULL)
-        (place / "complete").touch()
-    return place / "bin"
+@contextmanager
+def engine_program(module: str, *arguments: str) -> Iterator[str]:
+    """Runs an engine, `python -m MODULE ARGUMENTS --port PORT`, and yields its URL."""
+    command = [sys.executable, "-m", module, *arguments]
+    with TemporaryDirectory() as name, local.running(command, log=Path(name, "log")) as process:
+        yield process.url
 
 
 def _write(name: str, content: Row) -> None:

@@ -15,18 +15,16 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from uuid import uuid4
 
 from bench import frame
-from bench.load.engine_process import engine as stub_engine
-from bench.load.ours import AT_ONCE, MESSAGES, VOCAB_SIZE, cpu_s
+from bench.load.ours import AT_ONCE, MESSAGES, VOCAB_SIZE, cpu_s, run, stub_engine
 from bench.load.workload import MODEL_CALLS
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.harness import with_program
 from prorl_service.gateway.dialects import chat as dialect
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
-from prorl_service.schemas import Group, Limits, Task
+from prorl_service.schemas import Task
 from prorl_service.tokens.chat import ChatFormat
 from recipes.demo.programs import OPENAI_AGENT
 from tests.gateway.rollouts import Rollout, rollout
@@ -34,7 +32,7 @@ from tests.gateway.test_traces import SEGMENTS
 from tests.gateway.traces import exchanges, play_back, recordings
 
 CONTEXT = 1 << 20
-ROUNDS, LATENCY_MS, WAIT_S = 3, 50, 900.0
+ROUNDS, LATENCY_MS = 3, 50
 QUICK_AT_ONCE = 4
 LOOP, HARNESS = "our loop", "40 lines on the openai SDK"
 LARGEST, REQUESTS, TICK_S = "qwen_code-work", 15, 0.001
@@ -126,10 +124,7 @@ def _call_ms(
 ) -> tuple[float, int]:
     """Returns CPU milliseconds of a model call, and the number of calls."""
     before = cpu_s(pid)
-    limits = Limits(run_timeout_s=WAIT_S)
-    group = Group(group_id=uuid4().hex, task=task, n=at_once, limits=limits)
-    client.submit([group])
-    ended = list(client.stream(group.rollout_ids(), timeout_s=WAIT_S))
+    ended = run(client, task, at_once)
     time.sleep(1.0)  # for the last sandboxes to end
     calls = sum(len(one.trajectory.turns) for one in ended if one.trajectory is not None)
     return 1e3 * (cpu_s(pid) - before) / max(1, calls), calls

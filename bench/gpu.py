@@ -1,57 +1,22 @@
 """The service and real vLLM on one GPU: `python -m bench.gpu [PART...]`.
 
 `fp32`, `bf16`: the demo's training by TRL, with the trainer on the GPU in fp32 and vLLM in that
-type. `reference`: the same with the reference engine, on the CPU. `weights`: new ones of a random
-Qwen3-4B, from a trainer in fp32 on the GPU to vLLM in bf16. `load`: rollouts of that model through
-the service, and the same calls by a bare loop in threads, which has no template, queue or record.
-Needs vLLM's build for CUDA in `.venv-vllm`. Processes may run parts at the same time, but `load`
-alone. Trainings were run as they are here, `weights` and `load` in part, in an earlier form. Not
-measured: NCCL, which needs a GPU for each side.
+type. `reference`: the same with the reference engine, on the CPU. Needs vLLM's build for CUDA in
+`.venv-vllm`. Processes may run parts at the same time.
 """
 
-import json
 import subprocess
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.client import HTTPConnection
-from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
-from urllib.parse import urlsplit
 
 import torch
 
-from bench.frame import Found, Row, alternate, run
-from bench.load.ours import cpu_s
-from bench.nodes.agent import AGENT, GROUP_SIZE, group
+from bench.frame import Found, run
 from bench.vllm_training import training
-from bench.vllm_training.weights import ADAPTER, DISK, RANK, VLLM, disk, push, random_model, row
-from prorl_service import local
-from prorl_service.client import RolloutClient
-from prorl_service.inference.engines.vllm_routes import GENERATE
-from prorl_service.schemas import Limits, Sampling
-from prorl_service.tokens.chat import ChatFormat
 from tests import vllm_engine
+from tests.vllm_engine import PYTHON
 
 ENGINES = {"reference": "reference engine", "fp32": "vLLM, fp32", "bf16": "vLLM, bf16"}
 TRAINERS = ("GRPOTrainer", "GRPOTrainer, dynamic sampling")
-QWEN3_4B = {
-    "vocab_size": 151_936,
-    "hidden_size": 2560,
-    "intermediate_size": 9728,
-    "head_dim": 128,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "initializer_range": 0.02,
-}
-SHARE = ("--gpu-memory-utilization", "0.4")
-ROLLOUTS, CALLS, TOKENS, ROUNDS = 256, 4, 128, 3
-"""Rollouts at once, calls of each, tokens of each reply; random weights end none early."""
-OPTIONS = ("--dtype", "bfloat16", "--max-model-len", "4096", "--max-num-seqs", str(ROLLOUTS))
-WAIT_S = 300.0
 
 
 def trained(name: str, quick: bool) -> Found:
@@ -65,89 +30,16 @@ def trained(name: str, quick: bool) -> Found:
     return Found(rows, figures)
 
 
-def weights(quick: bool) -> Found:
-    with TemporaryDirectory(prefix="prorl-bench-") as directory:
-        model = random_model(Path(directory), QWEN3_4B, "cuda")
-        pushed = partial(push, model, "vllm", device="cuda", options=SHARE)
-        ways = {DISK: partial(disk, model), "vLLM": pushed, ADAPTER: partial(pushed, rank=RANK)}
-        rows = [row("Qwen3-4B", who, way) for who, way in ways.items()]
-    return Found(rows, {"push_s": rows[1]["s"], "push_adapter_s": rows[2]["s"]})
-
-
-def load(quick: bool) -> Found:
-    with TemporaryDirectory(prefix="prorl-bench-") as directory:
-        model, logs = random_model(Path(directory), QWEN3_4B, "cuda"), Path(directory)
-        options = [*AGENT, "--run-workers", str(ROLLOUTS)]
-        with (
-            vllm_engine.vllm(VLLM, model, log=logs / "vllm", options=[*OPTIONS, *SHARE]) as engine,
-            local.service([engine.url], log=logs / "service", options=options) as service,
-            RolloutClient(service.url) as client,
-        ):
-            prompt = ChatFormat.load(model).prompt_ids(group(1).task.messages)
-            ours, bare = partial(_by_service, client), partial(_by_bare_loop, engine.url, prompt)
-            ours(), bare()  # kernels compile
-            turns = {
-                who: partial(_turn, who, sample, service.pid)
-                for who, sample in (("service", ours), ("bare loop", bare))
-            }
-            found = alternate(turns, 1 if quick else ROUNDS)
-    speed, bare_speed = (median(one["tokens_per_s"] for one in own) for own in found.values())
-    cores = median(one["service_cores"] for one in found["service"])
-    headline = {"of_bare_loop": round(speed / bare_speed, 3), "service_cores": cores}
-    return Found([*found["service"], *found["bare loop"]], headline)
-
-
-def _turn(who: str, sample: Callable[[], int], service: int, number: int) -> Row:
-    cpu_before, began = cpu_s(service), time.monotonic()
-    tokens = sample()
-    seconds = time.monotonic() - began
-    cores = round((cpu_s(service) - cpu_before) / seconds, 3)
-    speed = round(tokens / seconds)
-    return {"who": who, "s": round(seconds, 2), "tokens_per_s": speed, "service_cores": cores}
-
-
-def _by_service(client: RolloutClient) -> int:
-    """Returns the number of sampled tokens."""
-    limits = Limits(max_turns=CALLS, run_timeout_s=WAIT_S)
-    more = {"sampling": Sampling(max_tokens_per_turn=TOKENS), "limits": limits}
-    groups = [group(CALLS).model_copy(update=more) for _ in range(ROLLOUTS // GROUP_SIZE)]
-    client.submit(groups)
-    ids = [one for each in groups for one in each.rollout_ids()]
-    ended = [one.trajectory for one in client.stream(ids, timeout_s=WAIT_S)]
-    return sum(sum(segment.loss_mask) for one in ended if one for segment in one.segments)
-
-
-def _by_bare_loop(url: str, prompt: list[int]) -> int:
-    """Returns the number of sampled tokens."""
-    parameters = {"temperature": 1.0, "max_tokens": TOKENS, "logprobs": 0, "detokenize": False}
-
-    def rollout(_: int) -> int:
-        ids, sampled = list(prompt), 0
-        engine = HTTPConnection(urlsplit(url).netloc, timeout=WAIT_S)
-        for _ in range(CALLS):
-            body = json.dumps({"token_ids": ids, "sampling_params": parameters})
-            engine.request("POST", GENERATE, body, {"Content-Type": "application/json"})
-            [choice] = json.load(engine.getresponse())["choices"]
-            sampled += len(choice["token_ids"])
-            ids += [*choice["token_ids"], *prompt]
-        return sampled
-
-    with ThreadPoolExecutor(ROLLOUTS) as threads:
-        return sum(threads.map(rollout, range(ROLLOUTS)))
-
-
-def _on_gpu(part: Callable[[bool], Found], quick: bool) -> Found | None:
-    """Adds what it ran on."""
+def _on_gpu(name: str, quick: bool) -> Found | None:
+    """Trains, and adds what it ran on."""
     if not torch.cuda.is_available():
         return None
-    found = part(quick)
-    release = subprocess.check_output([str(VLLM), "-c", vllm_engine.VLLM_VERSION], text=True)
-    found.headline.update(gpu=torch.cuda.get_device_name(), torch=torch.__version__)
-    found.headline.update(vllm=release.strip())
+    found = trained(name, quick)
+    command = [str(PYTHON), "-c", vllm_engine.VLLM_VERSION]
+    release = subprocess.check_output(command, text=True).strip()
+    found.headline.update(gpu=torch.cuda.get_device_name(), torch=torch.__version__, vllm=release)
     return found
 
 
 if __name__ == "__main__":
-    parts: dict[str, Callable[[bool], Found]] = {name: partial(trained, name) for name in ENGINES}
-    parts |= {"weights": weights, "load": load}
-    run("gpu", {name: partial(_on_gpu, part) for name, part in parts.items()})
+    run("gpu", {name: partial(_on_gpu, name) for name in ENGINES})

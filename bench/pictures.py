@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from recipes.demo.report import smooth
 
@@ -59,33 +59,12 @@ def _figure(height_in: float, title: str, note: str) -> Figure:
     return made
 
 
-def _label(
-    axes: Axes, at: tuple[float, float], text: str, color: str, offset: tuple[float, float] = (7, 0)
-) -> None:
-    """Writes at a point, `offset` points beside it; centred without an offset to the side."""
-    side = "left" if offset[0] > 0 else "right" if offset[0] else "center"
+def _label(axes: Axes, at: tuple[float, float], text: str, color: str, up: float = 0) -> None:
+    """Writes beside a point, and so many points above it."""
     axes.annotate(
-        text, at, offset, textcoords="offset points", va="center", ha=side, color=color,
+        text, at, (8, up), textcoords="offset points", va="center", color=color,
         annotation_clip=False,
     )  # fmt: skip
-
-
-def _names(axes: Axes, names: Sequence[str]) -> None:
-    """Names rows at the left, the first on top; those of ours are blue."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    for label in axes.get_yticklabels():
-        if label.get_text().startswith("ours"):
-            label.set_color(OURS)
-
-
-def _log(axes: Axes) -> None:
-    """Gives the x axis a log scale with plain numbers: 0.1, 1, 10."""
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.grid(axis="x", alpha=0.25)
 
 
 def _shares(axes: Axes, end: float, label: str) -> None:
@@ -97,11 +76,6 @@ def _shares(axes: Axes, end: float, label: str) -> None:
     axes.set_ylim(0, 1.04)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(axis="y", alpha=0.25)
-
-
-def _amount(value: float) -> str:
-    """Returns a number with three digits, or all that are before the point."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 # --- success over training ----------------------------------------------------------------------
@@ -129,7 +103,7 @@ def _draw_learnings(axes: Axes, curves: Sequence[Curve]) -> None:
     for name, color, shift, runs, ends in curves:
         _learning(axes, runs, ends, color)
         after = fmean(end[1] for end in ends)
-        _label(axes, (len(runs[0]), after), f"{name} {after:.0%}", color, (9, shift))
+        _label(axes, (len(runs[0]), after), f"{name} {after:.0%}", color, shift)
     _shares(axes, max(len(runs[0]) for _, _, _, runs, _ in curves), "training step")
 
 
@@ -140,7 +114,7 @@ def _one_learning(title: str, runs: Sequence[Sequence[float]], ends: Sequence[En
     )
     made = _learnings(3.9, title, note, [("after:", OURS, 0, runs, ends)])
     before = fmean(end[0] for end in ends)
-    _label(made.axes[0], (0, before), f"before: {before:.0%}", OURS, (9, -12))
+    _label(made.axes[0], (0, before), f"before: {before:.0%}", OURS, -12)
     return made
 
 
@@ -212,148 +186,27 @@ def _gateway_learning(content: Content) -> Figure:
     return _learnings(4.4, "Unmodified programs train a tiny policy", note, curves)
 
 
-def _curriculum(content: Content) -> Figure:
-    off, on = (row["informative_share"] for row in content["rows"])
-    title = f"With a curriculum {on:.0%} of the groups are informative, without {off:.0%}"
-    made = _figure(3.2, title, "Share of a step's groups that are informative. Higher is better.")
-    axes = made.subplots()
-    for name, color, shift in (("off", OTHERS, -16), ("on", OURS, 16)):
-        shares = content["series"][name]["shares"]
-        axes.plot(shares, color=color, linewidth=2)
-        middle = len(shares) // 2
-        _label(axes, (middle, shares[middle]), f"curriculum {name}", color, (0, shift))
-    _shares(axes, len(shares), "step")
-    return made
-
-
 # --- contenders ---------------------------------------------------------------------------------
 
-
-def _dots(axes: Axes, title: str, rows: Sequence[tuple[str, float, str]]) -> None:
-    """Draws a dot for each row: its name, its value, and the text beside it."""
-    _names(axes, [name for name, _, _ in rows])
-    for place, (name, value, text) in enumerate(rows):
-        color = OURS if name.startswith("ours") else OTHERS
-        axes.plot(value, place, "o", color=color, markersize=7)
-        _label(axes, (value, place), text, color)
-    _log(axes)
-    values = [value for _, value, _ in rows]
-    axes.set_xlim(min(values) * 0.7, max(values) * 3)
-    axes.set_title(title, loc="left")
-
-
-COMMANDS = (
-    *("ours, apptainer SIF", "ours, bubblewrap", "bare pty on the event loop"),
-    *("tmux control mode", "pexpect replwrap", "bash -c each", "apptainer exec instance each"),
-    *("apptainer exec each", "tmux as OpenHands"),
-)
-STARTS = (
-    *("ours from the pool, SIF", "ours, bubblewrap", "ours warm, SIF", "ours cold, SIF"),
-    *("bare bwrap", "apptainer exec -C, SIF", "apptainer exec, same options, SIF"),
-    "apptainer instance start, SIF",
-)
-"""Rows of docs/sandbox.md, ours first."""
-
-
-def _tools(content: Content) -> Figure:
-    def times(shown: Sequence[str], **wanted: object) -> list[tuple[str, float, str]]:
-        rows = [row for row in content["rows"] if wanted.items() <= row.items()]
-        found = {row["who"]: row["p50_ms"] for row in rows}
-        return [(who, found[who], f"{_amount(found[who])} ms") for who in shown]
-
-    commands, starts = times(COMMANDS, part="bash", what="true"), times(STARTS, what="1 at once")
-    ours, other = (next(row[2] for row in commands if row[0] == COMMANDS[at]) for at in (0, 7))
-    title = f"A command in a container takes {ours} here, {other} by apptainer exec"
-    made = _figure(6.2, title, "Medians in ms, log scale. Lower is better.")
-    top, bottom = made.subplots(2, 1)
-    _dots(top, "One command (true) in a sandbox that runs", commands)
-    _dots(bottom, "One start of a sandbox", starts)
-    return made
-
-
-def _routing(content: Content) -> Figure:
-    rows = [row for row in content["rows"] if row["where"] == "simulator"]
-    shown = [
-        (f"{row['policy']}, {row['scenario']}", row["mean_s"], _amount(row["mean_s"]))
-        for row in rows
-    ]
-    ours, other = (
-        next(value for name, value, _ in shown if name == f"{who}, one slow")
-        for who in ("ours", "round robin")
-    )
-    title = f"One slow engine: a group takes {ours:.0f} s, with round robin {other:.0f} s"
-    made = _figure(5.6, title, "Mean seconds of a group, simulated. Log scale. Lower is better.")
-    _dots(made.subplots(), "", shown)
-    return made
-
-
-def _ablation(content: Content) -> Figure:
-    rows = [row for row in content["rows"] if row.get("ratio") is not None]
-    rows = sorted((row for row in rows if row["row"] != row["base"]), key=lambda row: row["ratio"])
-    note = (
-        "Informative groups per second, as a share of those with all. Lines: 95 %.\n"
-        "Diamonds: ProRL Agent's own table. Further left: it matters more."
-    )
-    made = _figure(0.36 * len(rows) + 1.3, "Each optimisation, switched off alone", note)
-    axes = made.subplots()
-    for place, row in enumerate(rows):
-        axes.plot([row["low"], row["high"]], [place, place], color=OURS, linewidth=1.4)
-        axes.plot(row["ratio"], place, "o", color=OURS, markersize=7)
-        _label(axes, (row["ratio"], place), f"{row['ratio']:.2f}", OURS, (0, 10))
-        if row["paper"] is not None:
-            axes.plot(row["paper"], place, "D", color=ACCENT, markersize=6)
-            at = (max(row["paper"], row["high"]), place)
-            _label(axes, at, f"paper {row['paper']:.2f}", ACCENT)
-    axes.axvline(1, color="0.4", linewidth=1)
-    _label(axes, (1, -0.75), "with all", "0.3", (-20, 0))
-    _names(axes, [row["row"] for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -1.1)
-    axes.set_xlim(0, max(row["high"] for row in rows) * 1.15)
-    axes.grid(axis="x", alpha=0.25)
-    return made
-
-
 LOADED: dict[str, tuple[str, float]] = {
-    "ours, bubblewrap": ("ours, bubblewrap", 0),
-    "ours, apptainer": ("ours, Apptainer", 0),
     "ours, process": ("ours, no isolation", -12),
     "floor": ("bare asyncio", 4),
     "mini-swe-agent, thin model": ("mini-swe-agent, one HTTP call", 6),
     "mini-swe-agent, LiteLLM": ("mini-swe-agent as installed", 6),
     "verifiers": ("verifiers as installed", -7),
 }
-"""Rows of docs/operations.md, ours first: name, and points that it is moved up beside its rates, if
-it has any."""
+"""Contenders at all loads: name, and points that it is moved up beside its last point."""
 
 
 def _load(content: Content) -> Figure:
-    rows = [row for row in content["rows"] if row["latency_ms"] == 100]
-    at_64 = {row["who"]: row for row in rows if row["at_once"] == 64}
-    both = {who: row["cpu_ms"] + row["children_ms"] for who, row in at_64.items()}
-    ours, peer = both["ours, bubblewrap"], both["mini-swe-agent, LiteLLM"]
-    title = f"A turn takes {ours:.1f} ms of CPU; mini-swe-agent as installed takes {peer:.1f}"
-    made = _figure(6.6, title, "Two cores, an engine that takes 100 ms for a call.")
-    top, bottom = made.subplots(2, 1, height_ratios=[1.35, 1])
-    for place, who in enumerate(LOADED):
-        color = OURS if who.startswith("ours") else OTHERS
-        own = at_64[who]["cpu_ms"]
-        top.barh(place, own, color=color, height=0.62)
-        top.barh(place, both[who] - own, left=own, color=color, alpha=0.4, height=0.62)
-        _label(top, (both[who], place), f"{both[who]:.1f}", color)
-    _names(top, [name for name, _ in LOADED.values()])
-    top.set_title("CPU of a turn with 64 rollouts, ms: agents' process, pale: commands", loc="left")
-    _rates(bottom, rows)
-    return made
-
-
-def _rates(axes: Axes, rows: Sequence[Content]) -> None:
+    made = _figure(3.4, "Rollouts per second: higher is better", "Two cores, 100 ms a call.")
+    axes = made.subplots()
     for who, (name, shift) in LOADED.items():
-        points = [(row["at_once"], row["rollouts_per_s"]) for row in rows if row["who"] == who]
-        if len(points) == 1:
-            continue
+        rows = [row for row in content["rows"] if row["who"] == who and row["latency_ms"] == 100]
+        points = [(row["at_once"], row["rollouts_per_s"]) for row in rows]
         color, width = (OURS, 2.4) if who.startswith("ours") else (OTHERS, 1.4)
         axes.plot(*zip(*points, strict=True), marker="o", color=color, linewidth=width)
-        _label(axes, points[-1], name, color, (8, shift))
+        _label(axes, points[-1], name, color, shift)
     axes.set_xscale("log", base=2)
     axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
     axes.set_xlim(0.8, 40000)
@@ -361,7 +214,7 @@ def _rates(axes: Axes, rows: Sequence[Content]) -> None:
     axes.grid(axis="y", alpha=0.25)
     axes.set_ylim(0, None)
     axes.set_xlabel("rollouts at once", loc="left")
-    axes.set_title("Rollouts per second: higher is better", loc="left")
+    return made
 
 
 def _dapo(content: Content) -> Figure:
@@ -389,16 +242,12 @@ def _dapo(content: Content) -> Figure:
 
 
 PICTURES: dict[str, Draw] = {
-    "ablation": _ablation,
-    "curriculum": _curriculum,
     "dapo": _dapo,
     "demo": _demo,
     "gateway_learning": _gateway_learning,
     "load": _load,
     "math_demo": _math_demo,
-    "routing": _routing,
     "smollm": _smollm,
-    "tools": _tools,
 }
 """What draws a picture, by the name of its file."""
 

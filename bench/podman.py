@@ -4,7 +4,7 @@
 `nobody` as well; a failed test of `ESCAPES` counts as an escape. A quarter of an hour. Needs
 `scripts/install-podman`.
 
-*Cold*: no container of the image runs. *Warm*: one does. *Pool*: a spare is ready.
+*Cold*: no container of the image runs. *Warm*: one does.
 """
 
 import asyncio
@@ -13,8 +13,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -22,17 +21,15 @@ import psutil
 
 from bench import frame
 from bench.frame import Found, Row
-from bench.tools.timing import Action, compared, p50, row, timed_ms
-from prorl_service.sandbox.base import Sandbox
+from bench.tools import rungs, starts
+from bench.tools.timing import Action, compared, p50, row
 from prorl_service.sandbox.kinds import podman
-from prorl_service.sandbox.warm_pool import WarmPool
 from tests.sandbox import engines
-from tests.sandbox.sandboxes import LIMITS, bash, image_of, new_provider, started
+from tests.sandbox.sandboxes import running
 from tests.sandbox.test_sandbox_lifecycle import DAEMONS, SERVICE
 
 KINDS = ("podman", "apptainer", "bubblewrap")
 ROUNDS, QUICK_ROUNDS = 12, 2
-WARM_STARTS = 10
 KILLS, QUICK_KILLS = 10, 2
 DEATH_TIMEOUT_S = 10.0
 ESCAPES = ("test_isolation", "test_hostile")
@@ -40,60 +37,27 @@ ESCAPES = ("test_isolation", "test_hostile")
 
 
 async def _starts(quick: bool) -> list[Row]:
-    times: dict[tuple[str, str], list[float]] = {}
-    for number in range(QUICK_ROUNDS if quick else ROUNDS):
-        first = number % len(KINDS)
-        for kind in (*KINDS[first:], *KINDS[:first]):
-            for what, one in (await _one_life(kind)).items():
-                times.setdefault((kind, what), []).extend(one)
-    return [row(kind, what, one) for (kind, what), one in sorted(times.items())]
-
-
-async def _one_life(kind: str) -> dict[str, list[float]]:
-    image = image_of(kind)
-    pool = WarmPool(new_provider(kind), spares=1)
-    sandboxes: list[Sandbox] = []
-
-    async def start() -> None:
-        sandboxes.append(pool.create(image=image, limits=LIMITS))
-        await sandboxes[-1].start()
-
-    async with pool:
-        cold = [await timed_ms(start)]
-        warm = [await timed_ms(start) for _ in range(WARM_STARTS)]
-        pool.prewarm([image])
-        while pool.counts()["warm"] != 1:  # noqa: ASYNC110 - the pool has no event
-            await asyncio.sleep(0.005)
-        spare = [await timed_ms(start)]
-        await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
-    return {"cold start": cold, "warm start": warm, "pool start": spare}
+    ways = {"cold start": False, "warm start": True}
+    contenders = {
+        (kind, what): partial(starts.ours, kind, is_warm=is_warm)
+        for kind in KINDS
+        for what, is_warm in ways.items()
+    }
+    found = await starts.timed(contenders, 1, QUICK_ROUNDS if quick else ROUNDS)
+    return [row(kind, what, times) for (kind, what), times in found.items()]
 
 
 async def _commands(quick: bool) -> list[Row]:
     actions: dict[tuple[str, str], Action] = {}
     async with AsyncExitStack() as stack:
         for kind in KINDS:
-            sandbox = await stack.enter_async_context(_running(kind))
-            for command in ("true", "ls /"):
-                actions[kind, command] = partial(
-                    sandbox.call_tool, "bash", {"command": command}, timeout_s=20
-                )
+            sandbox = await stack.enter_async_context(running(kind))
+            actions[kind, "true"] = partial(rungs.tool(sandbox, "bash", "command"), "true")
         return await compared(actions, quick)
 
 
-@asynccontextmanager
-async def _running(kind: str) -> AsyncIterator[Sandbox]:
-    async with new_provider(kind) as provider, started(provider) as sandbox:
-        await bash(sandbox, "true")
-        yield sandbox
-
-
-async def _times(quick: bool) -> list[Row]:
-    return [*await _starts(quick), *await _commands(quick)]
-
-
 def times(quick: bool) -> Found:
-    rows = asyncio.run(_times(quick))
+    rows = [*asyncio.run(_starts(quick)), *asyncio.run(_commands(quick))]
     headline = {
         "start_p50_ms": p50(rows, "podman", "cold start"),
         "warm_start_p50_ms": p50(rows, "podman", "warm start"),

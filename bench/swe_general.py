@@ -6,12 +6,13 @@ too.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import frame
-from bench.swe_offline import grade_all, instances, outcomes
+from bench.swe_offline import grade_all, instances
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench.grading import graded
@@ -44,7 +45,7 @@ def measure(quick: bool) -> frame.Found:
             "patch": name,
             "instances": len(own),
             "resolved": sum(report.resolved for report in own),
-            "outcomes": outcomes(own),
+            "outcomes": _outcomes(own),
         }
         for name, own in reports.items()
     }
@@ -57,6 +58,11 @@ def measure(quick: bool) -> frame.Found:
         **_tally("swe_selectors", [row for name, row in table.items() if name in SELECTORS]),
     }
     return frame.Found([*table.values()], headline)
+
+
+def _outcomes(reports: Sequence[SweReport]) -> str:
+    counts = Counter(report.outcome.value for report in reports)
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
 
 
 def _tally(prefix: str, rows: Sequence[frame.Row]) -> frame.Row:

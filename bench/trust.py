@@ -6,7 +6,6 @@ while others submit. The guarantees and their tests are in tests/guarantees.json
 """
 
 import asyncio
-import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -18,14 +17,14 @@ from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.rollouts.journal import Journal, tables
-from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow
 from prorl_service.rollouts.journal.threads import SPARE_PAGES
 from prorl_service.schemas import Group, Limits, Message, RolloutState, Task
+from tests.rollouts.journals import accepted, ended
 
 OUTAGE_S, QUICK_OUTAGE_S, WAIT_S = 60.0, 5.0, 600.0
 GROUPS, GROUP_SIZE = 12, 8
 ROLLOUTS, QUICK_ROLLOUTS = 50_000, 2000
-ANSWER_BYTES, SUMMARY_BYTES, REQUEST_BYTES = 6000, 700, 1500
+RESULT_BYTES = 6000
 AT_ONCE = 50
 """Groups accepted together while the journal is filled."""
 PAUSE_S = 0.02
@@ -58,13 +57,12 @@ def outage(quick: bool) -> frame.Found:
             time.sleep(outage_s)
             with local.engine(directory / "model", log=log, port=port):
                 ids = [one for group in groups for one in group.rollout_ids()]
-                ended = client.wait(ids, WAIT_S)
-    failed = sum(one.state is not RolloutState.DONE for one in ended)
+                rollouts = client.wait(ids, WAIT_S)
+    failed = sum(one.state is not RolloutState.DONE for one in rollouts)
     figures = {
         "outage_s": outage_s,
-        "outage_rollouts": len(ended),
+        "outage_rollouts": len(rollouts),
         "outage_failed": failed,
-        "outage_begun_again": sum(one.attempt > 1 for one in ended),
     }
     return frame.Found(_rows(figures), {"outage_failed": failed})
 
@@ -101,13 +99,11 @@ async def _acknowledged(rollouts: int) -> frame.Row:
             await journal.forget(names)
             acknowledged_s = time.monotonic() - began_at
             await _shrunk(journal)
-            shrunk_s = time.monotonic() - began_at
             done.set()
             took_s = sorted(await submissions)
             return {
                 "rollouts": rollouts,
                 "acknowledged_s": round(acknowledged_s, 2),
-                "shrunk_s": round(shrunk_s, 2),
                 "submission_median_s": round(took_s[len(took_s) // 2], 3),
                 "submission_worst_s": round(took_s[-1], 3),
                 "file_before_mb": before_mb,
@@ -119,19 +115,10 @@ async def _fill(journal: Journal, rollouts: int) -> list[str]:
     names = [f"g{number}" for number in range(rollouts // GROUP_SIZE)]
     for start in range(0, len(names), AT_ONCE):
         some = names[start : start + AT_ONCE]
-        await journal.accept([_accepted(name) for name in some])
-        ends = [_ended(name, index) for name in some for index in range(GROUP_SIZE)]
+        await journal.accept([accepted(name, GROUP_SIZE) for name in some])
+        ends = [ended(name, i, RESULT_BYTES) for name in some for i in range(GROUP_SIZE)]
         await asyncio.gather(*map(journal.end, ends))
     return names
-
-
-def _accepted(name: str) -> AcceptedRow:
-    return AcceptedRow(name, GROUP_SIZE, os.urandom(REQUEST_BYTES), time.time())
-
-
-def _ended(name: str, index: int) -> EndedRow:
-    summary, answer = os.urandom(SUMMARY_BYTES), os.urandom(ANSWER_BYTES)
-    return EndedRow(f"{name}.{index}", name, 1, RolloutState.DONE, summary, answer)
 
 
 async def _submit_until(journal: Journal, done: asyncio.Event) -> list[float]:
@@ -139,7 +126,7 @@ async def _submit_until(journal: Journal, done: asyncio.Event) -> list[float]:
     took_s: list[float] = []
     while not done.is_set():
         began_at = time.monotonic()
-        await journal.accept([_accepted(f"new{len(took_s)}")])
+        await journal.accept([accepted(f"new{len(took_s)}", GROUP_SIZE)])
         took_s.append(time.monotonic() - began_at)
         await asyncio.sleep(PAUSE_S)
     return took_s

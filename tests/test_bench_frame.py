@@ -1,5 +1,5 @@
-"""Benchmarks: parts keep each other's figures, contenders take turns, pictures; the figures quoted
-from `bench.routing`; and engines that benchmarks bring."""
+"""Benchmarks: parts keep each other's figures, contenders take turns, pictures, and engines that
+benchmarks bring."""
 
 import json
 import shutil
@@ -12,9 +12,6 @@ import pytest
 
 from bench import frame, pictures
 from bench.frame import Found
-from bench.load.engine_process import engine_program
-from bench.routing.__main__ import MIN_HEAP, OURS, headline, rows
-from bench.routing.simulate import Run
 from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec
 
@@ -75,27 +72,6 @@ def test_every_picture_of_the_results_is_one_that_can_be_drawn_again() -> None:
     assert {file.stem for file in pictures.RESULTS.glob("*.svg")} == set(pictures.PICTURES)
 
 
-OTHER = "round robin"
-ALIKE = [6.0] * 11
-
-
-def test_the_worst_ratio_is_to_the_best_other_of_mean_and_p90() -> None:
-    late_ours = [*[5.0] * 9, 9.0, 9.0]
-    runs = {
-        ("one slow", OURS): [Run([2.0] * 11, 3), Run([4.0] * 11, 1)],
-        ("one slow", MIN_HEAP): [Run([20.0] * 11, 0), Run([40.0] * 11, 0)],
-        ("one slow", OTHER): [Run(ALIKE, 0), Run(ALIKE, 0)],
-        ("one added late", OURS): [Run(late_ours, 0), Run(late_ours, 0)],
-        ("one added late", MIN_HEAP): [Run([12.0] * 11, 0), Run([12.0] * 11, 0)],
-        ("one added late", OTHER): [Run(ALIKE, 0), Run(ALIKE, 0)],
-    }
-    table = rows(runs)
-    assert table[0] | {"moves": 2.0} == table[0]
-    assert table[1]["ours_to_this"] == 0.1
-    assert table[1]["error"] == 0.0
-    assert headline(table) == {"worst_ratio_to_best_other": 1.5}
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("module", "arguments"), [("bench.load.engine", ["1"]), ("bench.ablation.engine", [])]
@@ -103,7 +79,7 @@ def test_the_worst_ratio_is_to_the_best_other_of_mean_and_p90() -> None:
 async def test_a_service_takes_the_engine(
     module: str, arguments: list[str], tiny_model: Path, tmp_path: Path
 ) -> None:
-    with engine_program(module, str(tiny_model), *arguments) as url:
+    with frame.engine_program(module, str(tiny_model), *arguments) as url:
         async with BackendPool(tmp_path) as pool:
             added = await pool.add(BackendSpec(url=url))
     assert added.state == "healthy"

@@ -1,16 +1,11 @@
 """A modelled engine as a process: samples what the workload says, in the time that a model would.
 
-`python -m bench.ablation.engine MODEL_DIRECTORY --port PORT`. Time passes as in
-`bench.routing.simulate`: decode steps of 8 ms and 0.1 ms a sequence, prefill of 20,000 tokens/s, a
-prefix cache of 400,000 tokens, least recently used first; here in real time, in steps of 20 ms. No
-GPU and no model. `POST /reset` sets seed, pace and slowness; `GET /report` reports busy seconds,
-sampled tokens, the most that it could have sampled per second, turns by group, and its processor
-time.
+`python -m bench.ablation.engine MODEL_DIRECTORY --port PORT`. Time passes as `model` says. No GPU
+and no model. `POST /reset` sets seed, pace and slowness; `GET /report` reports turns by group.
 """
 
 import asyncio
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,72 +14,12 @@ import uvloop
 from aiohttp import web
 
 from bench.ablation import workload
+from bench.ablation.model import Model
 from bench.load.engine_base import TokenEngine, call_text, generated, json_response
 from bench.load.workload import SESSION_HEADER
-from bench.routing import simulate
-from bench.routing.simulate import Running
 
-TICK_S = 0.02
 CLOSING = "This is what is on the machine."
 FILLER = " and look at the files"
-
-
-class Model:
-    """The clock of the modelled engine: calls end when the model would be done with them."""
-
-    def __init__(self, slowness: float) -> None:
-        self.engine = simulate.Engine("engine", slowness=slowness)
-        self.busy_s = 0.0
-        """Seconds with at least one sequence in the batch."""
-        self.sampled = 0
-        self._ends: dict[int, asyncio.Future[None]] = {}
-        self._work = asyncio.Event()
-
-    @property
-    def full_batch_per_s(self) -> float:
-        batch = simulate.MAX_CALLS
-        step_s = simulate.DECODE_S + simulate.DECODE_S_PER_SEQUENCE * batch
-        return batch / (step_s * self.engine.slowness)
-
-    async def sample(self, session: str, context: int, tokens: int) -> int:
-        """Waits while it samples `tokens`; returns how many of the `context` were cached."""
-        rollout = simulate.Rollout(session, 0, [])
-        call = Running(rollout, self.engine, 0, tokens, context, time.monotonic(), tokens)
-        end = self._ends[id(call)] = asyncio.get_running_loop().create_future()
-        self.engine.take(call)
-        self._work.set()
-        try:
-            await end
-        finally:
-            del self._ends[id(call)]
-            self._forget(call)
-        self.sampled += tokens
-        return context - round(call.uncached)
-
-    def _forget(self, call: Running) -> None:
-        """Drops a call that its client has given up; one that has ended is not there any more."""
-        self.engine.calls = [one for one in self.engine.calls if one is not call]
-        if any(one is call for one in self.engine.queue):
-            self.engine.queue = type(self.engine.queue)(
-                one for one in self.engine.queue if one is not call
-            )
-
-    async def run(self) -> None:
-        before = time.monotonic()
-        while True:
-            if not self.engine.calls and not self.engine.queue:
-                self._work.clear()
-                await self._work.wait()
-                before = time.monotonic()
-            await asyncio.sleep(TICK_S)
-            now = time.monotonic()
-            ended = list(self.engine.step(now - before))
-            if self.engine.calls or ended:
-                self.busy_s += now - before
-            before = now
-            for call in ended:
-                if not self._ends[id(call)].done():
-                    self._ends[id(call)].set_result(None)
 
 
 class ModelledEngine(TokenEngine):
@@ -117,14 +52,7 @@ class ModelledEngine(TokenEngine):
         by_group: Counter[str] = Counter()
         for rollout_id, turns in self._turns.items():
             by_group[rollout_id.rpartition(".")[0]] += turns
-        return json_response(
-            {
-                "busy_s": self._model.busy_s,
-                "sampled": self._model.sampled,
-                "full_batch_per_s": self._model.full_batch_per_s,
-                "turns": dict(by_group),
-            }
-        )
+        return json_response(dict(by_group))
 
     def _ids(self, rollout_id: str, turn: int) -> list[int]:
         """Returns a reply: filler up to its number of tokens, then its call or the last words."""

@@ -11,7 +11,6 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 
 from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, RouteRequest
 
@@ -52,12 +51,6 @@ class MinHeap(_Assigning):
         chosen = min(names, key=lambda one: (self._assigned[one], one))
         self._assigned[chosen] += 1
         return chosen
-
-
-class RoundRobin(_Assigning):
-    def __init__(self) -> None:
-        turns = count()
-        super().__init__(lambda names: names[next(turns) % len(names)])
 
 
 class Random(_Assigning):

@@ -1,27 +1,25 @@
 """One run of a row: a service of its own, over the modelled engines, and the draws of a trainer."""
 
-import json
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
+import httpx
+
+from bench import frame
 from bench.ablation import workload
 from bench.ablation.agent import AblationAgent
 from bench.ablation.rows import Row
 from bench.ablation.workload import Size
-from bench.load.engine_process import engine_program
 from bench.quiet import Quiet, Watch
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.sampling import SamplerClient
-from prorl_service.schemas import Rollout, RolloutState
+from prorl_service.schemas import Rollout
 from prorl_service.schemas.sampling import DrawSpec, Filter, SamplerSpec
 
 ENGINES = 4
@@ -34,12 +32,6 @@ class Run:
 
     groups_per_s: float
     """Informative groups per second, as a trainer got them."""
-    rollouts_per_s: float
-    """Rollouts that ended with a reward, wanted or not."""
-    engine_busy: float
-    """Share of the time with a sequence in the batch, mean over engines."""
-    token_share: float
-    """Sampled tokens as a share of what full batches could have sampled, mean over engines."""
     wasted: float
     """Share of all turns in groups that were cancelled, begun again or thrown away."""
     action_ms: list[float]
@@ -47,46 +39,26 @@ class Run:
     quiet: Quiet
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    at: float
-    ended: int
-    reports: list[dict[str, Any]]
-
-
-class Fleet:
-    """The modelled engines, which serve all runs."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self.urls = urls
-
-    def reset(self, seed: int, pace: float, slowness: float) -> None:
-        """Makes the first engine slow by `slowness`."""
-        for number, url in enumerate(self.urls):
-            own = {"seed": seed, "pace": pace, "slowness": 1.0 if number else slowness}
-            _post(f"{url}/reset", own)
-
-    def reports(self) -> list[dict[str, Any]]:
-        return [_get(f"{url}/report") for url in self.urls]
-
-
 @contextmanager
-def fleet(model: Path) -> Iterator[Fleet]:
+def fleet(model: Path) -> Iterator[list[str]]:
+    """Starts the modelled engines, which serve all runs."""
     with ExitStack() as stack:
-        engines = [engine_program("bench.ablation.engine", str(model)) for _ in range(ENGINES)]
-        yield Fleet([stack.enter_context(one) for one in engines])
+        engines = [
+            frame.engine_program("bench.ablation.engine", str(model)) for _ in range(ENGINES)
+        ]
+        yield [stack.enter_context(one) for one in engines]
 
 
-def run(
-    row: Row, seed: int, size: Size, engines: Fleet, tmux_ms: Sequence[float], log: Path
-) -> Run:
-    """`tmux_ms`: measured times of bash calls through tmux."""
-    engines.reset(seed, size.pace, row.slowness)
+def run(row: Row, seed: int, size: Size, engines: list[str], tmux_s: float, log: Path) -> Run:
+    """`tmux_s`: time that a bash call takes through tmux."""
+    for number, url in enumerate(engines):
+        own = {"seed": seed, "pace": size.pace, "slowness": 1.0 if number else row.slowness}
+        httpx.post(f"{url}/reset", json=own, trust_env=False).raise_for_status()
     with (
-        local.running(_command(row, size, engines.urls), log=log) as service,
+        local.running(_command(row, size, engines), log=log) as service,
         RolloutClient(service.url) as client,
     ):
-        return _draw_all(row, seed, size, engines, list(tmux_ms) if row.has_tmux else [], client)
+        return _draw_all(row, seed, size, engines, tmux_s if row.has_tmux else 0.0, client)
 
 
 def _command(row: Row, size: Size, engines: Sequence[str]) -> list[str]:
@@ -104,49 +76,30 @@ def _command(row: Row, size: Size, engines: Sequence[str]) -> list[str]:
 
 
 def _draw_all(
-    row: Row, seed: int, size: Size, engines: Fleet, delays_ms: list[float], client: RolloutClient
+    row: Row, seed: int, size: Size, engines: list[str], delay_s: float, client: RolloutClient
 ) -> Run:
     spec = SamplerSpec(filter=FILTER, surplus=row.surplus, groups_at_once=size.groups_at_once)
-    candidates = workload.candidates(seed, size, delays_ms)
+    candidates = workload.candidates(seed, size, delay_s)
     given: list[list[Rollout]] = []
     sampler = SamplerClient(client, "s", spec, candidates)
     sampler.draw("d0", DrawSpec(target=size.target))
-    watch, begin = Watch(), _now(client, engines)
+    watch, began = Watch(), time.monotonic()
     for number in range(1, size.draws):
         given += sampler.draw(f"d{number}", DrawSpec(target=size.target))[1]
-    end, quiet = _now(client, engines), watch.quiet()
-    wall_s = end.at - begin.at
+    wall_s, quiet = time.monotonic() - began, watch.quiet()
     return Run(
         groups_per_s=len(given) / wall_s,
-        rollouts_per_s=(end.ended - begin.ended) / wall_s,
-        engine_busy=min(1.0, fmean(_growths(begin, end, "busy_s"))),  # counted in steps
-        token_share=fmean(
-            share / one["full_batch_per_s"]
-            for share, one in zip(_growths(begin, end, "sampled"), end.reports, strict=True)
-        ),
-        wasted=_wasted(_turns(end.reports)),
+        wasted=_wasted(_turns(engines)),
         action_ms=[1e3 * one for one in _action_s(given)],
         quiet=quiet,
     )
 
 
-def _now(client: RolloutClient, engines: Fleet) -> _Moment:
-    ended = client.status().ended.get(RolloutState.DONE, 0)
-    return _Moment(time.monotonic(), ended, engines.reports())
-
-
-def _growths(begin: _Moment, end: _Moment, figure: str) -> list[float]:
-    """Returns the growth of a figure per second, for each engine."""
-    return [
-        (float(after[figure]) - float(before[figure])) / (end.at - begin.at)
-        for before, after in zip(begin.reports, end.reports, strict=True)
-    ]
-
-
-def _turns(reports: Iterable[Mapping[str, Any]]) -> Counter[str]:
+def _turns(engines: Sequence[str]) -> Counter[str]:
+    """Returns the model calls of a run, by group."""
     turns: Counter[str] = Counter()
-    for report in reports:
-        turns.update(report["turns"])
+    for url in engines:
+        turns.update(httpx.get(f"{url}/report", trust_env=False).json())
     return turns
 
 
@@ -166,17 +119,3 @@ def _action_s(groups: Iterable[Sequence[Rollout]]) -> Iterator[float]:
         if rollout.trajectory is not None:
             for turn in rollout.trajectory.turns:
                 yield from (call.duration_s for call in turn.tool_calls)
-
-
-def _post(url: str, body: Mapping[str, object]) -> None:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request):
-        pass
-
-
-def _get(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url) as answer:
-        report: dict[str, Any] = json.load(answer)
-        return report

@@ -25,7 +25,6 @@ from prorl_service.schemas.sampling import Filter
 
 ROUTERS: Mapping[str, Callable[[], Router]] = {
     "routing=min-heap": routers.MinHeap,
-    "routing=round-robin": routers.RoundRobin,
     "routing=hash": routers.ConsistentHash,
     "routing=random": routers.Random,
     "routing=not-sticky": routers.NotSticky,

@@ -2,8 +2,6 @@
 
 A ratio is groups per second of the row over those of its base, of one seed; the row has the median
 over the seeds and the 95 % interval of a bootstrap. Runs on a busy machine are no result.
-`engine_busy` and `token_share` are shares of the modelled engines' time and of what full batches
-could have sampled; neither is GPU utilisation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +33,6 @@ def ratios(row: Row, runs: Runs) -> list[float]:
 def line(row: Row, runs: Runs) -> frame.Row:
     own, found = ratios(row, runs), runs[row.name]
     low, high = frame.interval(own)
-    actions = sorted(ms for one in found for ms in one.action_ms)
     return {
         "row": row.name,
         "switches": " ".join(row.switches),
@@ -45,14 +42,8 @@ def line(row: Row, runs: Runs) -> frame.Row:
         "high": round(high, 3),
         "paper": row.paper,
         "groups_per_s": round(fmean(one.groups_per_s for one in found), 3),
-        "engine_busy": round(fmean(one.engine_busy for one in found), 2),
-        "token_share": round(fmean(one.token_share for one in found), 3),
         "wasted_turns": round(fmean(one.wasted for one in found), 3),
-        "action_ms_mean": round(fmean(actions), 1),
-        "action_ms_p50": round(median(actions), 1),
-        "cpu_share": round(max(one.quiet.cpu_share for one in found), 2),
-        "other_load": round(max(one.quiet.other_load for one in found), 2),
-        "valid_runs": len(own),
+        "action_ms_mean": round(fmean(ms for one in found for ms in one.action_ms), 1),
     }
 
 

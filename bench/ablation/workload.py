@@ -85,8 +85,8 @@ LEAST_MEAN, MOST_MEAN = 0.2, 0.8
 """Bounds of a group's mean reward. Between all and nothing, a verdict can be early."""
 
 
-def candidates(seed: int, size: Size, bash_delays_ms: list[float]) -> Iterator[Group]:
-    """Yields groups endlessly. `bash_delays_ms`: see `agent`."""
+def candidates(seed: int, size: Size, bash_delay_s: float) -> Iterator[Group]:
+    """Yields groups endlessly. `bash_delay_s`: see `agent`."""
     messages = [
         Message(role="system", content=SYSTEM * PROMPT_REPEATS),
         Message(role="user", content="What is on this machine?"),
@@ -95,7 +95,7 @@ def candidates(seed: int, size: Size, bash_delays_ms: list[float]) -> Iterator[G
         data: dict[str, JsonValue] = {
             "seed": seed,
             "pace": size.pace,
-            "bash_delays_ms": [*bash_delays_ms],
+            "bash_delay_s": bash_delay_s,
         }
         task = Task(task_id=group.task.task_id, agent=AGENT, messages=messages, data=data)
         yield Group(

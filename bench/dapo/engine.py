@@ -1,29 +1,23 @@
-"""A stub engine that counts the model calls of each group, including those that were cut short.
+"""A stub engine that counts the model calls of each group, including those that were cut short."""
 
-A call takes half to one and a half times the mean latency: with equal latencies, rollouts begun
-together would stay in step, and each of their turns would wait for the processor.
-"""
-
-import asyncio
-import random
 from collections import Counter
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from prorl_service.testing import StubEngine
+from bench.nodes.engine import WaitingEngine
 from prorl_service.tokens.chat import ChatFormat
 
 SESSION_HEADER = "X-Session-ID"
 
 
-class CountingEngine(StubEngine):
+class CountingEngine(WaitingEngine):
     def __init__(self, model: Path, latency_s: float) -> None:
         chat = ChatFormat.load(model)
         answer = [*chat.encode("Well."), chat.end_of_turn_id]
         super().__init__(model, lambda _: answer)
-        self._mean_s = latency_s
+        self.mean_s = latency_s
         self.turns: Counter[str] = Counter()
         """Model calls, keyed by group."""
 
@@ -34,6 +28,4 @@ class CountingEngine(StubEngine):
     async def _generate(self, request: Request) -> Response:
         rollout_id = request.headers[SESSION_HEADER]
         self.turns[rollout_id.rpartition(".")[0]] += 1
-        await self._running.wait()
-        await asyncio.sleep(self._mean_s * random.uniform(0.5, 1.5))
         return await super()._generate(request)

@@ -6,11 +6,11 @@ as the sampler. While the trainer trains, batches and re-queueing have none in f
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import Protocol
 
 from bench.dapo import workload
 from bench.dapo.workload import Plan
@@ -34,24 +34,25 @@ class Fate(StrEnum):
     """Still in flight when the run ends, for the step that would come next."""
 
 
-class Way(Protocol):
-    lends_engines: bool
+class Way(ABC):
+    lends_engines = False
     """True if model calls are held while the trainer trains, as if it used the engines' GPUs."""
 
+    @abstractmethod
     async def draw(self, step: int) -> list[list[Rollout]]:
         """Returns the informative groups of one step."""
 
+    @abstractmethod
     def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
         """Returns the fates, at the end of the run, of all attempts that were begun and not given.
         `turns`: model calls of each."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
 
-class _OnClient:
+class _OnClient(Way):
     """A way on the plain client."""
-
-    lends_engines = False
 
     def __init__(self, client: AsyncRolloutClient, plan: Plan, candidates: Iterator[Group]) -> None:
         self._client = client
@@ -69,9 +70,6 @@ class _OnClient:
     def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
         ended = self._uninformative
         return {one: Fate.UNINFORMATIVE if one in ended else Fate.WASTED for one in turns}
-
-    async def close(self) -> None:
-        return
 
 
 class Batches(_OnClient):
@@ -194,7 +192,7 @@ def _begun_anew(group: Group) -> Group:
     return workload.attempted(group, _attempt(group.group_id) + 1)
 
 
-class Service:
+class Service(Way):
     """The sampler of the service, which carries over groups in flight."""
 
     def __init__(

@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bench.frame import Found, Row, alternate, ratios
-from bench.vllm_training.weights import SHAPES, VLLM, engine, random_model
+from bench.vllm_training.weights import SHAPES, engine, random_model
 from prorl_service import local
 from prorl_service.client import RolloutClient, weights_copy
 from prorl_service.client.policy import HeldPolicy
@@ -30,6 +30,7 @@ from prorl_service.inference.engines.vllm_routes import GENERATE
 from prorl_service.schemas import WeightsQuery, WeightsTerms
 from prorl_trl.safetensors_file import SafetensorsFile
 from prorl_trl.weights import PolicyWeights
+from tests import vllm_engine
 
 ROUNDS, LEARNING_RATE, TOKENS = 5, 1e-6, (2, 64)
 POLL_S = 0.002
@@ -37,14 +38,14 @@ NAMES = ("whole", "difference")
 
 
 def measure(quick: bool) -> Found | None:
-    if not VLLM.exists():
+    if not vllm_engine.PYTHON.exists():
         return None
     with TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         directory = Path(name)
         model = random_model(directory / "model", SHAPES["1 GB"])
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(weights_copy, "FIRST_DIFFERENCES", 10**9)  # go on, were they slower or not
-        vllm = stack.enter_context(engine("vllm", model, directory, ()))
+        vllm = stack.enter_context(engine("vllm", model, directory))
         with contextlib.chdir(directory):  # a path that means another file elsewhere
             options = ["--journal", "/proc/self/cwd/journal"]
             log = directory / "service"

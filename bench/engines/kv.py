@@ -13,11 +13,11 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.frame import Found, Row, alternate, ratios
-from bench.vllm_training.weights import VLLM, random_model
+from bench.vllm_training.weights import random_model
 from prorl_service.inference.cache_budget import CachePlace
 from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec, Sampling
-from tests.vllm_engine import vllm
+from tests.vllm_engine import PYTHON, vllm
 
 SHAPE = {
     **{"hidden_size": 768, "intermediate_size": 2048, "head_dim": 64},
@@ -37,7 +37,7 @@ SETTLED_S = 3.0
 
 
 def measure(quick: bool) -> Found | None:
-    if not VLLM.exists():
+    if not PYTHON.exists():
         return None
     with TemporaryDirectory() as directory:
         path = Path(directory)
@@ -45,7 +45,7 @@ def measure(quick: bool) -> Found | None:
         for name in ("config.json", "generation_config.json"):  # answers end by length alone
             file = model / name
             file.write_text(file.read_text().replace('"eos_token_id"', '"no_eos"'))
-        with vllm(VLLM, model, log=path / "engine.vllm", options=OPTIONS) as engine:
+        with vllm(PYTHON, model, log=path / "engine.vllm", options=OPTIONS) as engine:
             ways = {name: partial(run, engine.url, path, name, quick) for name in NAMES}
             found = alternate(ways, 1 if quick else ROUNDS)
     fixed, adaptive = (found[name] for name in NAMES)

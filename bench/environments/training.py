@@ -26,24 +26,13 @@ from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import LIMITS, Instance, instances
 from recipes.demo.train import TrainConfig, train
 from recipes.demo.warm_start import VOCAB_SIZE, WarmStart
-from tests.sandbox.images.debian import debian_image
+from tests.agents.harbor.directories import directory
 
 PER_FAMILY, HELDOUT_PER_FAMILY, HELDOUT_ROLLOUTS = 24, 24, 2
 STEPS, SEED = 40, 0
 CONTEXT = 1024
 ANSWER, DONE = "a", "done"
-TOML = """\
-schema_version = "1.4"
-
-[task]
-name = "demo/{name}"
-
-[verifier]
-timeout_sec = 30.0
-
-[environment]
-docker_image = "{image}"
-workdir = "/app"
+STEP = """\
 network_mode = "no-network"
 
 [[steps]]
@@ -59,20 +48,15 @@ echo "{{\\"reward\\": $right, \\"correct\\": $right}}" > /logs/verifier/reward.j
 
 def write(instance: Instance, parent: Path) -> TaskDirectory:
     """Writes a problem as a task directory, whose files are those of its only step."""
-    path = parent / instance.name
-    step = path / "steps" / "solve"
-    texts = {
-        path / "task.toml": TOML.format(name=instance.name, image=debian_image()),
-        step / "instruction.md": instance.question,
-        path / "instruction.md": instance.question,
-        step / "tests" / "test.sh": TEST.format(file=ANSWER, answer=shlex.quote(instance.answer)),
-        step / "solution" / "solve.sh": f"{instance.right.command} > {ANSWER}\n",
-        **{step / "workdir" / name: text for name, text in instance.files.items()},
+    test = TEST.format(file=ANSWER, answer=shlex.quote(instance.answer))
+    of_step = {
+        "instruction.md": instance.question,
+        "tests/test.sh": test,
+        "solution/solve.sh": f"{instance.right.command} > {ANSWER}\n",
+        **{f"workdir/{name}": text for name, text in instance.files.items()},
     }
-    for file, text in texts.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return TaskDirectory.read(path)
+    files = {f"steps/solve/{name}": text for name, text in of_step.items()}
+    return directory(parent / instance.name, toml=STEP, test=test, files=files)
 
 
 def tasks(split: Literal["train", "heldout"], per_family: int, parent: Path) -> Iterator[Task]:

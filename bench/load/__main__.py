@@ -29,15 +29,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import frame
-from bench.load import engine_process, ours
+from bench.load import ours
 from bench.load.meter import Measured, quantile, report
 from bench.load.workload import MODEL_CALLS
-from bench.tools.rungs import sif
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
+from tests.sandbox.images.debian import debian_image
 
-PACKAGES = ["mini-swe-agent==2.4.6", "verifiers==0.4.0"]
-UNSAID = ["mcp"]
-"""Packages that LiteLLM imports at its first call and does not require."""
+PACKAGES = ["mini-swe-agent==2.4.6", "verifiers==0.4.0", "mcp"]
+"""Peers, and what LiteLLM imports at its first call and does not require."""
 PEER_TIMEOUT_S = 300.0
 
 Measure = Callable[[str, int, int], Measured]
@@ -82,13 +81,13 @@ FULL: dict[Load, Sequence[str]] = {
 
 def measures(directory: Path) -> dict[str, Measure]:
     def service(sandbox: str, image: str | None = None) -> Measure:
-        return partial(ours.measure, ours.Kind(sandbox, image), directory / "service.log")
+        return partial(ours.measure, sandbox, image, directory / "service.log")
 
     return {
         FLOOR: of_program("bench.load.floor", python=lambda: sys.executable),
         OURS: service("process"),
         BUBBLEWRAP: service("bubblewrap"),
-        APPTAINER: service("apptainer", str(sif())),
+        APPTAINER: service("apptainer", str(debian_image())),
         THIN: of_program("bench.load.peer_minisweagent"),
         LITELLM: of_program("bench.load.peer_minisweagent", "litellm"),
         VERIFIERS: of_program("bench.load.peer_verifiers"),
@@ -96,7 +95,15 @@ def measures(directory: Path) -> dict[str, Measure]:
 
 
 def _peers_python() -> str:
-    return str(frame.own_programs("bench", [*PACKAGES, *UNSAID]) / "python")
+    """Returns the Python of the peers' environment, which is made at first use."""
+    place = frame.ROOT / ".venv-bench"
+    python = str(place / "bin/python")
+    if not (place / "complete").exists():
+        print(f"setting up {place.name} (some minutes)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-qq", *PACKAGES], check=True)
+        (place / "complete").touch()
+    return python
 
 
 def of_program(module: str, *options: str, python: Callable[[], str] = _peers_python) -> Measure:
@@ -118,7 +125,7 @@ def of_program(module: str, *options: str, python: Callable[[], str] = _peers_py
 
 
 def measure_row(name: str, measure: Measure, load: Load, model: Path, _: int) -> frame.Row:
-    with engine_process.engine(model, load.latency_ms) as engine:
+    with ours.stub_engine(model, load.latency_ms) as engine:
         measured = measure(engine, load.at_once, load.batches)
         seen = report(engine)
     rollouts = load.at_once * load.batches
@@ -177,6 +184,9 @@ def headline(rows: Sequence[frame.Row]) -> frame.Row:
     }
     return {
         "cpu_ms_per_turn_at_64": own[OURS],
+        "host_cpu_ms_per_turn_at_64": round(host[BUBBLEWRAP], 3),
+        "host_cpu_ms_of_floor": round(host[FLOOR], 3),
+        "host_cpu_ms_of_minisweagent": round(host[LITELLM], 3),
         **{name: round(ratio, 3) for name, ratio in ratios.items()},
     }
 

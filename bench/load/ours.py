@@ -4,12 +4,11 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from bench import frame
 from bench.load.agent import LoadAgent
-from bench.load.engine_process import engine as stub_engine
 from bench.load.meter import Measured, machine_cpu_s, own_cpu_s, peak_rss_mb, report
 from bench.load.workload import MODEL_CALLS, SYSTEM, TASK, TOOL_TURNS, is_output
 from prorl_service import local
@@ -23,25 +22,22 @@ SETTLE_S = 0.5
 """Seconds for the last sandboxes to end, and for others to start in their place."""
 AT_ONCE, BATCHES, VOCAB_SIZE = 64, 4, 1024
 MESSAGES = [Message(role="system", content=SYSTEM), Message(role="user", content=TASK)]
+WORK = Task(task_id="load", agent=LoadAgent.name, messages=MESSAGES)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    sandbox: str
-    image: str | None = None
-
-
-def measure(kind: Kind, log: Path, engine: str, n: int, batches: int) -> Measured:
-    options = [*agent_options(LoadAgent), "--sandbox", kind.sandbox, "--run-workers", str(n)]
-    measured = Measured()
+def measure(
+    sandbox: str, image: str | None, log: Path, engine: str, n: int, batches: int
+) -> Measured:
+    options = [*agent_options(LoadAgent), "--sandbox", sandbox, "--run-workers", str(n)]
+    measured, task = Measured(), WORK.model_copy(update={"image": image})
     with local.service([engine], log=log, options=options) as service:
         with RolloutClient(service.url) as client:
-            run(client, kind, 1)
+            run(client, task, 1)
             report(engine)
             own_s, machine_s = cpu_s(service.pid), machine_cpu_s() - own_cpu_s()
             for _ in range(batches):
                 started = time.perf_counter()
-                rollouts = run(client, kind, n)
+                rollouts = run(client, task, n)
                 measured.walls_s.append(time.perf_counter() - started)
                 measured.failures += sum(not is_complete(rollout) for rollout in rollouts)
             time.sleep(SETTLE_S)
@@ -49,6 +45,10 @@ def measure(kind: Kind, log: Path, engine: str, n: int, batches: int) -> Measure
         measured.machine_cpu_s = machine_cpu_s() - own_cpu_s() - machine_s
         measured.peak_rss_mb = peak_rss_mb(service.pid)
     return measured
+
+
+def stub_engine(model: Path, latency_ms: int) -> AbstractContextManager[str]:
+    return frame.engine_program("bench.load.engine", str(model), str(latency_ms))
 
 
 def agent_options(agent: type[LoadAgent]) -> tuple[str, str]:
@@ -68,32 +68,28 @@ def turn_ms(
     build_tiny_model(directory / "model", vocab_size=VOCAB_SIZE)
     given = [*agent_options(agent), "--sandbox", "process", "--run-workers", str(AT_ONCE)]
     given += ["--journal", str(directory / "journal.sqlite"), *options]
-    kind = Kind("process")
     with (
         stub_engine(directory / "model", latency_ms) as engine,
         local.service([engine], log=directory / "service.log", options=given) as service,
         RolloutClient(service.url) as client,
     ):
-        run(client, kind, AT_ONCE)
+        run(client, WORK, AT_ONCE)
         with beside(service.url):
             before = cpu_s(service.pid)
             for _ in range(BATCHES):
-                assert all(map(is_complete, run(client, kind, AT_ONCE)))
+                assert all(map(is_complete, run(client, WORK, AT_ONCE)))
             used_s = cpu_s(service.pid) - before
     return round(1e3 * used_s / (AT_ONCE * BATCHES * MODEL_CALLS), 3)
 
 
-def run(client: RolloutClient, kind: Kind, n: int) -> list[Rollout]:
+def run(client: RolloutClient, task: Task, n: int) -> list[Rollout]:
     """Runs `n` rollouts; returns them in the order in which they ended."""
-    groups = [_group(kind, min(GROUP_SIZE, n - start)) for start in range(0, n, GROUP_SIZE)]
+    limits = Limits(run_timeout_s=WAIT_S)
+    sizes = [min(GROUP_SIZE, n - start) for start in range(0, n, GROUP_SIZE)]
+    groups = [Group(group_id=uuid4().hex, task=task, n=one, limits=limits) for one in sizes]
     client.submit(groups)
     ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
     return list(client.stream(ids, timeout_s=WAIT_S))
-
-
-def _group(kind: Kind, n: int) -> Group:
-    task = Task(task_id="load", agent=LoadAgent.name, messages=MESSAGES, image=kind.image)
-    return Group(group_id=uuid4().hex, task=task, n=n, limits=Limits(run_timeout_s=WAIT_S))
 
 
 def is_complete(rollout: Rollout) -> bool:

@@ -19,15 +19,14 @@ import psutil
 
 from bench.frame import Found, Row, alternate, middle
 from bench.load.ours import cpu_s
-from bench.nodes.agent import AGENT, GROUP_SIZE, group
+from bench.nodes.agent import AGENT, GROUP_SIZE, group, run
 from bench.nodes.engine import waiting_engine
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.schemas import RolloutState
 
 GROUPS = {64: 100, 512: 100, 4096: 100, 32_768: 50}
 """Groups of a round, by tokens."""
-ROUNDS, AT_ONCE, WAIT_S = 3, 16, 300.0
+ROUNDS, AT_ONCE = 3, 16
 QUICK_GROUPS = 4
 NODES, IDLE, QUICK_IDLE = 4, 256, 8
 SETTLE_S, REST_S, QUICK_REST_S = 10.0, 40.0, 5.0
@@ -82,25 +81,12 @@ def _round(at: local.LocalProcess, tokens: int, quick: bool, _: int) -> Row:
 
 
 async def _run(at: local.LocalProcess, groups: int, tokens: int) -> int:
-    """Runs that many groups in a closed loop; returns the bytes of their content. Raises
-    `RuntimeError` for a rollout that fails."""
-    waiting, read_bytes = [group(1, tokens, PROMPT) for _ in range(groups)], 0
-    async with AsyncRolloutClient(at.url) as client, asyncio.TaskGroup() as workers:
-
-        async def work() -> None:
-            nonlocal read_bytes
-            while waiting:
-                submitted = waiting.pop()
-                await client.submit([submitted])
-                async for one, content in client.parts(submitted.rollout_ids(), WAIT_S):
-                    if one.state is not RolloutState.DONE:
-                        raise RuntimeError(f"{one.rollout_id} is {one.state}: {one.error}")
-                    read_bytes += len(content)
-                await client.acknowledge([submitted.group_id])
-
-        for _ in range(AT_ONCE):
-            workers.create_task(work())
-    return read_bytes
+    """Runs that many groups; returns the bytes of their content."""
+    sizes: list[int] = []
+    async with AsyncRolloutClient(at.url) as client:
+        waiting = (group(1, tokens, PROMPT) for _ in range(groups))
+        await run(client, waiting, AT_ONCE, sizes)
+    return sum(sizes)
 
 
 def idle(quick: bool) -> Found:

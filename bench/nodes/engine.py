@@ -1,5 +1,6 @@
 """An engine that answers after a time drawn at random, and counts the seconds that it was asked to
-take: what its callers waste shows in what is missing."""
+take: what its callers waste shows in what is missing. With equal times, rollouts begun together
+would stay in step, and each of their turns would wait for the processor."""
 
 import asyncio
 import random
@@ -7,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.testing import StubEngine
@@ -24,6 +26,7 @@ class WaitingEngine(StubEngine):
     _random = random.Random(1)
 
     async def _sample(self) -> None:
+        await self._running.wait()
         wait_s = self.mean_s * self._random.uniform(0.5, 1.5)
         call, began = object(), time.monotonic()
         self._under_way[call] = (began, wait_s)
@@ -33,7 +36,7 @@ class WaitingEngine(StubEngine):
             del self._under_way[call]
             self._served_s += min(wait_s, time.monotonic() - began)
 
-    async def __aenter__(self) -> "WaitingEngine":
+    async def __aenter__(self) -> Self:
         self._under_way: dict[object, tuple[float, float]] = {}
         return await super().__aenter__()
 

@@ -4,7 +4,7 @@ Groups run in a closed loop, so that services always have more than they can run
 """
 
 import asyncio
-import os
+import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +14,13 @@ from tempfile import TemporaryDirectory
 
 from bench.frame import Found, Row
 from bench.load.ours import cpu_s
-from bench.nodes.agent import AGENT, GROUP_SIZE, group
+from bench.nodes.agent import AGENT, GROUP_SIZE, group, run
 from bench.nodes.engine import WaitingEngine, waiting_engine
-from bench.quiet import Quiet, Watch
+from bench.quiet import Watch
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.schemas import RolloutState
 
-COUNTS, QUICK_COUNTS = (1, 2, 4, 8, 16, 64), (1,)
+COUNTS, QUICK_COUNTS = (1, 8, 64), (1,)
 SLOTS = 16
 """Rollouts that a service runs at a time."""
 CALLS, CALL_S, QUICK_CALL_S = 6, 10.0, 0.2
@@ -34,7 +33,7 @@ SERVE = (
     *("--sandbox", "process", "--warm-sandboxes", "0", "--drain-s", "0"),
     *("--run-workers", str(SLOTS), "--init-workers", "4", "--ready-rollouts", "4"),
 )
-WARM_S, WINDOW_S, WAIT_S = 30.0, 100.0, 600.0
+WARM_S, WINDOW_S = 30.0, 100.0
 QUICK_SHARE = 0.1
 
 
@@ -75,52 +74,28 @@ def fleet(place: Path, engine: WaitingEngine, count: int) -> Iterator[local.Loca
 
 
 async def _loaded(front: local.LocalProcess, engine: WaitingEngine, count: int, quick: bool) -> Row:
-    """`busy`: the share of the slots' time that the engine's calls took, by their nominal length.
-    `all_ms`: CPU milliseconds of all processes for a rollout: front, services, engine, client."""
-    share, slots, ended = QUICK_SHARE if quick else 1.0, SLOTS * count, [0]
+    """`busy`: the share of the slots' time that the engine's calls took, by nominal length."""
+    share, slots, ended = QUICK_SHARE if quick else 1.0, SLOTS * count, list[int]()
     async with AsyncRolloutClient(front.url) as client:
-        running = asyncio.create_task(_run(client, round(AHEAD * slots / GROUP_SIZE), ended))
+        endless = (group(CALLS) for _ in itertools.count())
+        at_once = round(AHEAD * slots / GROUP_SIZE)
+        running = asyncio.create_task(run(client, endless, at_once, ended))
         await _seconds(share * WARM_S, running)
         watch, began, served_s = Watch(), time.monotonic(), engine.served_s()
-        used_s, before = cpu_s(front.pid), ended[0]
+        used_s, before = cpu_s(front.pid), len(ended)
         await _seconds(share * WINDOW_S, running)
-        took_s, quiet = time.monotonic() - began, watch.quiet()
-        rollouts = ended[0] - before
+        took_s, rollouts = time.monotonic() - began, len(ended) - before
         row = {
             "services": count,
             "call_s": engine.mean_s,
             "busy": round((engine.served_s() - served_s) / took_s / slots, 4),
             "rollouts_per_s": round(rollouts / took_s, 2),
             "front_ms": round(1e3 * (cpu_s(front.pid) - used_s) / rollouts, 2),
-            "all_ms": round(1e3 * took_s * _own_cores(quiet) / rollouts, 2),
-            "cores": round(quiet.cpu_share, 3),
-            "problem": quiet.problem,
+            "problem": watch.quiet().problem,
         }
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     return row
-
-
-async def _run(client: AsyncRolloutClient, at_once: int, ended: list[int]) -> None:
-    """Runs groups until it is cancelled. Raises `RuntimeError` for a rollout that fails."""
-
-    async def work() -> None:
-        while True:
-            submitted = group(CALLS)
-            await client.submit([submitted])
-            async for one, _ in client.parts(submitted.rollout_ids(), WAIT_S):
-                if one.state is not RolloutState.DONE:
-                    raise RuntimeError(f"{one.rollout_id} is {one.state}: {one.error}")
-                ended[0] += 1
-            await client.acknowledge([submitted.group_id])
-
-    async with asyncio.TaskGroup() as workers:
-        for _ in range(at_once):
-            workers.create_task(work())
-
-
-def _own_cores(quiet: Quiet) -> float:
-    return quiet.cpu_share * (os.cpu_count() or 1) - quiet.other_load
 
 
 async def _seconds(count: float, running: "asyncio.Task[None]") -> None:

@@ -12,36 +12,29 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import zstandard
 from aiohttp import web
 
-from prorl_service import __version__
 from prorl_service.front.discovery import Announcement
 from prorl_service.rollouts.record import content_of, summary_of
 from prorl_service.schemas import (
     Backends,
-    BackendState,
     BackendStatus,
     Figures,
-    FinishReason,
     OwnedBackends,
     Rollout,
     RolloutIds,
     Rollouts,
     RolloutState,
-    Sampling,
-    Segment,
-    ServiceStatus,
     Stage,
     StreamForm,
     StreamRequest,
     SubmitRequest,
-    Trajectory,
-    Turn,
 )
 from prorl_service.server.routes import COMPRESSION
+from tests import builders
 
 LATENCY_S = 0.2
 SLOTS = 4096
@@ -51,48 +44,26 @@ MAX_TEXT = 4000
 """Characters of the largest turn's text."""
 
 
-def trajectory(tokens: int) -> Trajectory:
-    """Makes one turn of `tokens` sampled tokens."""
-    segment = Segment(
-        prompt_ids=list(range(PROMPT_TOKENS)),
-        response_ids=[(7 * i) % 150_000 for i in range(tokens)],
-        loss_mask=[1] * tokens,
-        logprobs=[-((i * 2654435761) % 1_000_003) / 1e6 for i in range(tokens)],
-        policy_versions=[0] * tokens,
-    )
-    turn = Turn(
-        segment=0,
-        start=0,
-        stop=tokens,
-        text="x" * min(4 * tokens, MAX_TEXT),
-        finish_reason="stop",
-        model_s=0.1,
-        backend="stub",
-    )
-    return Trajectory(
-        segments=[segment], turns=[turn], finish_reason=FinishReason.FINISHED, sampling=Sampling()
-    )
-
-
 @cache
 def content(tokens: int) -> tuple[Figures, bytes]:
-    """Returns what a rollout of that many tokens ends with; made once, so all are one result."""
-    made = trajectory(tokens)
-    done = rollout("g", 0, RolloutState.DONE)
-    whole = done.model_copy(update={"trajectory": made, "result_id": RESULT_ID})
-    return Figures.of(made), content_of(whole)
+    """Returns what a rollout of one turn of that many tokens ends with; made once, so all are one
+    result."""
+    sampled = builders.segment(
+        [1] * tokens,
+        version=0,
+        prompt_ids=list(range(PROMPT_TOKENS)),
+        response_ids=[(7 * i) % 150_000 for i in range(tokens)],
+        logprobs=[-((i * 2654435761) % 1_000_003) / 1e6 for i in range(tokens)],
+    )
+    text = "x" * min(4 * tokens, MAX_TEXT)
+    whole = builders.rollout("g.0", sampled, turns=1, text=text, result_id=RESULT_ID)
+    assert whole.trajectory is not None
+    return Figures.of(whole.trajectory), content_of(whole)
 
 
-def rollout(group_id: str, index: int, state: RolloutState) -> Rollout:
-    return Rollout(
-        rollout_id=f"{group_id}.{index}",
-        group_id=group_id,
-        task_id="t",
-        agent="calls",
-        index=index,
-        state=state,
-        attempt=1,
-        created_at=time.time(),
+def rollout(rollout_id: str, state: RolloutState) -> Rollout:
+    return builders.rollout(
+        rollout_id, agent="calls", state=state, attempt=1, created_at=time.time()
     )
 
 
@@ -128,33 +99,14 @@ class StubService:
         return web.json_response(self.seen)
 
     async def _status(self, _: web.Request) -> web.Response:
-        status = ServiceStatus(
-            version=__version__,
-            run="stub",
-            is_stopping=False,
-            policy_version=0,
-            sandbox="none",
-            agents=["calls"],
-            rollouts={},
-            queues={},
-            workers={Stage.RUN: SLOTS},
-            backends=self._backends,
-        )
-        return answer(status.model_dump_json())
+        known = {"agents": ["calls"], "workers": {Stage.RUN: SLOTS}, "backends": self._backends}
+        return answer(builders.status(**known).model_dump_json())
 
     async def _put_backends(self, request: web.Request) -> web.Response:
         wanted = OwnedBackends.model_validate_json(await request.read())
+        known: dict[str, Any] = {"max_model_len": 2**18, "owner": wanted.owner}
         self._backends = [
-            BackendStatus(
-                backend_id=one.url.partition("//")[2],
-                url=one.url,
-                model="stub",
-                state=BackendState.HEALTHY,
-                policy_version=0,
-                max_model_len=2**18,
-                in_flight=0,
-                owner=wanted.owner,
-            )
+            builders.backend(backend_id=one.url.partition("//")[2], url=one.url, **known)
             for one in wanted.backends
         ]
         return answer(Backends(backends=self._backends).model_dump_json())
@@ -165,7 +117,7 @@ class StubService:
             tokens = int(str(one.task.data["tokens"]))
             self._groups[one.group_id] = (tokens, time.monotonic() + LATENCY_S)
         queued = RolloutState.QUEUED
-        found = [rollout(one.group_id, i, queued) for one in groups for i in one.indices]
+        found = [rollout(one.rollout_id(i), queued) for one in groups for i in one.indices]
         return answer(Rollouts(rollouts=found).model_dump_json(), 202)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -182,11 +134,10 @@ class StubService:
 
     async def _ended(self, rollout_id: str) -> tuple[bytes, bytes]:
         """Returns the parts of a rollout once it has ended."""
-        group_id, _, index = rollout_id.rpartition(".")
-        tokens, ends_at = self._groups[group_id]
+        tokens, ends_at = self._groups[rollout_id.rpartition(".")[0]]
         await asyncio.sleep(max(0, ends_at - time.monotonic()))
         figures, made = content(tokens)
-        done = rollout(group_id, int(index), RolloutState.DONE)
+        done = rollout(rollout_id, RolloutState.DONE)
         ended = {"reward": 1.0, "figures": figures, "result_id": RESULT_ID}
         return summary_of(done.model_copy(update=ended)), made
 

@@ -16,7 +16,7 @@ from bench.tools import rungs
 from prorl_service.agents.base import Restores
 from prorl_service.resume.files import LayerFiles
 from prorl_service.resume.saving import MAX_LAYER_BYTES
-from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
+from tests.sandbox.sandboxes import running
 
 ROUNDS, LATENCY_MS = 5, 100
 SAVINGS, QUICK_SAVINGS = 20, 2
@@ -33,20 +33,12 @@ class KeepsTurns(LoadAgent):
 
 def cpu(quick: bool) -> frame.Found:
     with TemporaryDirectory() as name:
-        took = frame.alternate(
-            {
-                agent.__name__: partial(_turn_ms, Path(name), agent)
-                for agent in (LoadAgent, KeepsTurns)
-            },
-            1 if quick else ROUNDS,
-        )
-    without, kept = took.values()
-    rows = [
-        {"what": f"CPU of a turn, round {n + 1}", "without_ms": a, "kept_ms": b}
-        for n, (a, b) in enumerate(zip(without, kept, strict=True))
-    ]
-    ratio = round(median(kept) / median(without), 3)
-    return frame.Found(rows, {"cpu_ratio": ratio})
+        agents = (LoadAgent, KeepsTurns)
+        ways = {agent.__name__: partial(_turn_ms, Path(name), agent) for agent in agents}
+        took = frame.alternate(ways, 1 if quick else ROUNDS)
+    without, kept = map(median, took.values())
+    row = {"what": "CPU of a turn, median", "without_ms": without, "kept_ms": kept}
+    return frame.Found([row], {"cpu_ratio": round(kept / without, 3)})
 
 
 def _turn_ms(directory: Path, agent: type[LoadAgent], number: int) -> float:
@@ -67,10 +59,7 @@ def saving(quick: bool) -> frame.Found:
 async def _savings_ms(directory: Path, times: int) -> list[float]:
     """Returns the milliseconds to save a sandbox of 2 MB, each time."""
     took_ms, layers = [], LayerFiles(directory)
-    async with (
-        BubblewrapProvider() as provider,
-        rungs.running(rungs.Rung(rungs.BUBBLEWRAP, provider)) as sandbox,
-    ):
+    async with running("bubblewrap", rungs.LIMITS) as sandbox:
         await rungs.tool(sandbox, "bash", "command")(WRITE)
         for _ in range(times):
             began = perf_counter()

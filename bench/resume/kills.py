@@ -43,8 +43,6 @@ class Kills:
     twice: int = 0
     """Rollouts whose answer changed after they had ended."""
     bytes_per_token: float = 0.0
-    layers_mb: float = 0.0
-    """Most MB of saved sandboxes."""
 
 
 def groups_of(kinds: dict[str, int], instances: Sequence[SweInstance]) -> list[Group]:
@@ -66,7 +64,6 @@ def measure(quick: bool) -> frame.Found:
         with counting(directory / "model", LATENCY_S, instances) as engine:
             ended = _run(engine, directory, QUICK_KILLS if quick else KILLS, submitted, counted)
             row = _row(engine, counted, ended)
-        row["left_bytes"] = _kept(directory)[0] + _layers(directory)
     headline = {
         "kills": row["kills"],
         "turns_kept_share": round(row["kept_share"], 3),
@@ -79,8 +76,7 @@ def measure(quick: bool) -> frame.Found:
 
 
 def _row(engine: CountingEngine, counted: Kills, ended: Sequence[Rollout]) -> frame.Row:
-    """`lost`: rollouts that did not end as if nothing had happened. `left_bytes`: of turns and
-    sandboxes when all have ended."""
+    """`lost`: rollouts that did not end as if nothing had happened."""
     problems = [text for rollout in ended if (text := _problem(rollout, engine))]
     print(*problems, sep="\n")
     repeated = sum(epoch.repeated for epoch in engine.epochs)
@@ -91,12 +87,9 @@ def _row(engine: CountingEngine, counted: Kills, ended: Sequence[Rollout]) -> fr
         "lost": len(problems),
         "twice": counted.twice,
         "kept_share": 1 - repeated / max(1, sum(epoch.had for epoch in engine.epochs)),
-        "repeated": repeated,
-        "turns": len(ended) * TURNS,
         "resumed": sum(bool(rollout.resumed) for rollout in ended),
         "resume_s_p50": median(waits) if waits else 0.0,
         "bytes_per_token": counted.bytes_per_token,
-        "layers_mb": counted.layers_mb,
     }
 
 
@@ -123,7 +116,6 @@ def _run(
         if tokens:
             per_token.append(size / tokens)
             counted.bytes_per_token = median(per_token)
-        counted.layers_mb = max(counted.layers_mb, _layers(directory) / 1e6)
 
 
 @contextmanager
@@ -174,8 +166,3 @@ def _kept(directory: Path) -> tuple[int, int]:
     turns = map(SavedTurn.from_bytes, contents)
     tokens = sum(len(one.added_ids) + len(one.token_ids) for one in turns)
     return sum(map(len, contents)), tokens
-
-
-def _layers(directory: Path) -> int:
-    layers = directory / "journal.sqlite.layers"
-    return sum(one.stat().st_size for one in layers.iterdir()) if layers.is_dir() else 0

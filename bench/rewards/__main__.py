@@ -33,7 +33,6 @@ PATIENCE_S = 120.0
 """Seconds for a hostile case. A case that takes longer counts as a hang."""
 LENIENT = {"time_limit_s": 0.5, "partial_credit": True}
 """Settings under which hostile programs are run."""
-COLUMNS = ("what", "rows", "rows_per_s", "right", "ours", "verl", "took_s", "note")
 
 
 class Ours:
@@ -90,7 +89,7 @@ def _compared(part: str, scorer: str, scored: list[ScoredRow], turn: int) -> fra
     for row, one, other in zip(scored, ours.scores, theirs.scores, strict=True):
         if one != other:
             note = rows.REASONS[part].get(row.name, "NOT EXPLAINED")
-            lines.append(_line(row.name, ours=one, verl=other, note=note))
+            lines.append({"what": row.name, "ours": one, "verl": other, "note": note})
     headline = {
         f"{part}_rows": len(scored),
         f"{part}_agreement": round(_agreement(ours.scores, theirs.scores), 4),
@@ -101,7 +100,8 @@ def _compared(part: str, scorer: str, scored: list[ScoredRow], turn: int) -> fra
 
 def _standing(who: str, standing: Standing, truth: Sequence[float]) -> frame.Row:
     right = round(_agreement(standing.scores, truth), 4)
-    return _line(who, rows=len(truth), rows_per_s=round(standing.rows_per_s, 1), right=right)
+    speed = round(standing.rows_per_s, 1)
+    return {"what": who, "rows": len(truth), "rows_per_s": speed, "right": right}
 
 
 async def _contested(
@@ -150,15 +150,11 @@ async def _outcome(name: str, scoring: Awaitable[float]) -> frame.Row:
         score: object = await asyncio.wait_for(scoring, PATIENCE_S)
     except (ProRLError, TimeoutError) as error:
         score = repr(error)
-    return _line(name, ours=score, took_s=round(perf_counter() - started, 2))
+    return {"what": name, "ours": score, "took_s": round(perf_counter() - started, 2)}
 
 
 def _agreement(scores: Sequence[float], others: Sequence[float]) -> float:
     return sum(map(float.__eq__, scores, others)) / len(others)
-
-
-def _line(what: str, **known: object) -> frame.Row:
-    return {column: known.get(column) for column in COLUMNS} | {"what": what}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Duration of a shell command, by the way it is sent; ours on each rung of isolation."""
+"""Duration of a shell command, by the way it is sent; ours on each rung of isolation, with cells of
+IPython in Apptainer."""
 
 from contextlib import AsyncExitStack
 from functools import partial
@@ -6,9 +7,11 @@ from pathlib import Path
 
 from bench.frame import Found
 from bench.tools import rungs, tmux
-from bench.tools.instances import exec_into_instance
-from bench.tools.shells import Run, host_shells, process_per_command
+from bench.tools.apptainer import exec_each
+from bench.tools.shells import Run, process_per_command, pty_on_event_loop
 from bench.tools.timing import Action, compared, finished, p50, ratio
+from tests.sandbox.images.debian import debian_image
+from tests.sandbox.sandboxes import running
 
 LINE = "7" * 99
 HEREDOC = "".join(f"{n} a 'line' of \"text\" with $signs and \\ in it\n" for n in range(40))
@@ -21,44 +24,54 @@ COMMANDS = {
     "heredoc": f"cat > {HEREDOC_FILE} <<'EOF'\n{HEREDOC}EOF",
 }
 SEVENS = {"100 KB": 99_000, "1 MB": 990_000}
+CELLS = {
+    "1+1": ("1+1", "2"),
+    "print loop": ("for n in range(1000): print(n)", "\n".join(map(str, range(1000)))),
+    "1 MB cell": ("print('\\n'.join(['7' * 99] * 10_000))", "\n".join(["7" * 99] * 10_000)),
+}
+"""Cells of IPython, with their outputs."""
 POLLED, CONTROL = "tmux as OpenHands", "tmux control mode"
-FLOOR, BLOCKING_FLOOR = "bare pty on the event loop", "bare pty, blocking"
+FLOOR = "bare pty on the event loop"
 
 
 async def measure(quick: bool) -> Found:
     async with AsyncExitStack() as stack:
         stack.callback(HEREDOC_FILE.unlink, missing_ok=True)
         runs = _others(stack)
-        for name, sandbox in (await rungs.enter_all(stack)).items():
+        for name, kind in rungs.RUNGS.items():
+            sandbox = await stack.enter_async_context(running(kind, rungs.LIMITS))
             runs[name] = rungs.tool(sandbox, "bash", "command")
         actions: dict[tuple[str, str], Action] = {}
         for who, run in runs.items():
             for what, command in COMMANDS.items():
                 _check(who, what, await finished(run(command)))
                 actions[who, what] = partial(run, command)
+        sandbox = await stack.enter_async_context(running("apptainer", rungs.LIMITS))
+        ipython = rungs.tool(sandbox, "ipython", "code")
+        for what, (code, output) in CELLS.items():
+            assert (await ipython(code)).strip() == output, what
+            actions[rungs.SIF, what] = partial(ipython, code)
         rows = await compared(actions, quick)
     true = {who: p50(rows, who, "true") for who in runs}
     ours = true[rungs.SIF]
     headline = {
         "bash_apptainer_p50_ms": ours,
+        "ipython_p50_ms": p50(rows, rungs.SIF, "1+1"),
         "bash_vs_tmux_ratio": ratio(true[POLLED], ours),
         "bash_vs_tmux_best_ratio": ratio(true[CONTROL], ours),
         "bash_vs_pty_floor_ratio": ratio(ours, true[FLOOR]),
-        "bash_vs_blocking_pty_ratio": ratio(ours, true[BLOCKING_FLOOR]),
     }
     return Found(rows, headline)
 
 
 def _others(stack: AsyncExitStack) -> dict[str, Run]:
-    """Returns the host's shells, and two that start a process in a container for each command."""
-    sif = rungs.sif()
-    each = [*rungs.bare_exec(sif, rungs.CONTAINED), "bash", "-c"]
+    """Returns the host's shells, and one that starts a container for each command."""
     return {
         POLLED: stack.enter_context(tmux.polled()),
-        "apptainer exec each": process_per_command(each, user=rungs.CONTAINER_USER),
-        "apptainer exec instance each": stack.enter_context(exec_into_instance(sif)),
+        "apptainer exec each": exec_each(debian_image()),
+        "bash -c each": process_per_command(["bash", "-c"]),
         CONTROL: stack.enter_context(tmux.control_mode()),
-        **host_shells(stack),
+        FLOOR: stack.enter_context(pty_on_event_loop()),
     }
 
 

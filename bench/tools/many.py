@@ -10,14 +10,15 @@ import random
 import time
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from statistics import quantiles
 
 import psutil
 
 from bench.frame import Found, Row, find
 from bench.tools import rungs
-from bench.tools.rungs import Rung
 from bench.tools.timing import Action, row, timed_ms
-from prorl_service.sandbox.base import Sandbox
+from prorl_service.sandbox.base import Sandbox, SandboxProvider
+from tests.sandbox.sandboxes import new_provider, new_sandbox
 
 AT_ONCE, QUICK_AT_ONCE, BUSY = (1, 64, 256), (1, 16), 64
 LOADS = {"back to back": 0.0, "thinking": 0.1}
@@ -28,10 +29,10 @@ STARTING_AT_ONCE = 16
 
 async def measure(quick: bool) -> Found:
     rows: list[Row] = []
-    async with rungs.all_rungs() as (_, bubblewrap, sif):
+    async with new_provider("apptainer") as sif, new_provider("bubblewrap") as bubblewrap:
         for at_once in QUICK_AT_ONCE if quick else AT_ONCE:
-            for rung in (sif, bubblewrap):
-                rows += await _crowd(rung, at_once, QUICK_SECONDS if quick else SECONDS)
+            for who, provider in ((rungs.SIF, sif), (rungs.BUBBLEWRAP, bubblewrap)):
+                rows += await _crowd(who, provider, at_once, QUICK_SECONDS if quick else SECONDS)
     if quick:
         return Found(rows, {})
     full, thinking = (
@@ -44,20 +45,21 @@ async def measure(quick: bool) -> Found:
     return Found(rows, headline)
 
 
-async def _crowd(rung: Rung, at_once: int, seconds: float) -> list[Row]:
+async def _crowd(who: str, provider: SandboxProvider, at_once: int, seconds: float) -> list[Row]:
     before_mb = _children_pss_mb()
     async with AsyncExitStack() as stack:
-        actions = await _start(rung, at_once, stack)
+        actions = await _start(provider, at_once, stack)
         pss_mb = round((_children_pss_mb() - before_mb) / at_once, 2)
         rows = []
         for load, think_s in LOADS.items():
             times, per_s = await _busy(actions, seconds, think_s)
-            figures = {"at_once": at_once, "per_s": round(per_s, 1), "pss_mb": pss_mb}
-            rows.append(row(rung.name, load, times, **figures))
+            p95_ms = round(quantiles(times, n=20, method="inclusive")[-1], 4)
+            figures = {"p95_ms": p95_ms, "per_s": round(per_s, 1), "pss_mb": pss_mb}
+            rows.append(row(who, load, times, at_once=at_once, **figures))
     return rows
 
 
-async def _start(rung: Rung, at_once: int, stack: AsyncExitStack) -> list[Action]:
+async def _start(provider: SandboxProvider, at_once: int, stack: AsyncExitStack) -> list[Action]:
     """Starts sandboxes, runs a command in each, and returns how to run one more in each."""
     slots = asyncio.Semaphore(STARTING_AT_ONCE)
 
@@ -69,7 +71,8 @@ async def _start(rung: Rung, at_once: int, stack: AsyncExitStack) -> list[Action
             await action()
         return action
 
-    return await asyncio.gather(*(start(rung.new()) for _ in range(at_once)))
+    sandboxes = [new_sandbox(provider, rungs.LIMITS) for _ in range(at_once)]
+    return await asyncio.gather(*map(start, sandboxes))
 
 
 async def _busy(actions: list[Action], seconds: float, think_s: float) -> tuple[list[float], float]:

@@ -3,49 +3,35 @@
 import inspect
 import random
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
-from typing import TypeVar
+from statistics import median
 
 from bench.frame import Row, find
 
-Key = TypeVar("Key", bound=Hashable)
 Action = Callable[[], Awaitable[object] | object]
-
-MIN_SAMPLES = {"p95_ms": 20, "p99_ms": 100}
-"""Samples that a percentile needs; with fewer it is left out."""
-COLUMNS = ("who", "what", "at_once", "n", "p50_ms", "p95_ms", "p99_ms", "all_ms", "per_s", "pss_mb")
-"""Columns of a row. `all_ms`: until all of `at_once` were there. `pss_mb`: of each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
     """A turn ends after `turn_actions` or `turn_s`, whichever is first."""
 
-    rounds: int = 12
-    turn_actions: int = 40
-    turn_s: float = 0.15
+    rounds: int
+    turn_actions: int
+    turn_s: float
 
 
-QUICK = Effort(rounds=2, turn_actions=20, turn_s=0.05)
-
-
-async def take_turns(actions: Mapping[Key, Action], effort: Effort) -> dict[Key, list[float]]:
-    """Returns the milliseconds of each action, of all its turns; at least one per round."""
-    times: dict[Key, list[float]] = {key: [] for key in actions}
-    order = list(actions)
-    rng = random.Random(0)
-    for _ in range(effort.rounds):
-        rng.shuffle(order)
-        for key in order:
-            times[key] += await _turn(actions[key], effort)
-    return times
+FULL, QUICK = Effort(12, 40, 0.15), Effort(2, 20, 0.05)
 
 
 async def compared(actions: Mapping[tuple[str, str], Action], quick: bool) -> list[Row]:
     """Has actions take turns, each by its contender and what it does; returns their rows."""
-    times = await take_turns(actions, QUICK if quick else Effort())
+    effort = QUICK if quick else FULL
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in actions}
+    rng = random.Random(0)
+    for _ in range(effort.rounds):
+        for key in rng.sample([*actions], len(actions)):
+            times[key] += await _turn(actions[key], effort)
     return [row(who, what, times[who, what]) for who, what in actions]
 
 
@@ -69,15 +55,9 @@ async def finished(result: object) -> object:
 
 
 def row(who: str, what: str, times_ms: Sequence[float], **more: object) -> Row:
-    """Makes one line of the results, and prints it; None where a figure does not apply."""
-    figures: Row = {"n": len(times_ms), "p50_ms": round(median(times_ms), 4)}
-    cuts = quantiles(times_ms, n=100, method="inclusive") if len(times_ms) > 1 else []
-    for name, cut in (("p95_ms", 94), ("p99_ms", 98)):
-        if len(times_ms) >= MIN_SAMPLES[name]:
-            figures[name] = round(cuts[cut], 4)
-    known = {"who": who, "what": what, **figures, **more}
-    print("  " + "  ".join(f"{key} {value}" for key, value in known.items()), flush=True)
-    return {column: known.get(column) for column in COLUMNS}
+    """Makes one line of the results."""
+    p50_ms = round(median(times_ms), 4)
+    return {"who": who, "what": what, "n": len(times_ms), "p50_ms": p50_ms, **more}
 
 
 def p50(rows: Sequence[Row], who: str, what: str) -> float:

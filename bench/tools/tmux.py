@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench.tools.shells import BASH, Run
@@ -35,27 +35,6 @@ _PROMPT = "\n###PS1JSON###\n" + json.dumps(_PROMPT_FIELDS, indent=2) + f"\n{_PRO
 _PROMPTS = re.compile(f"^###PS1JSON###(.*?){_PROMPT_END}", re.DOTALL | re.MULTILINE)
 
 
-Tmux = Callable[..., str]
-"""Function that runs tmux with its arguments, and returns what it prints."""
-
-
-@contextmanager
-def polled(tmux: Tmux | None = None) -> Iterator[Run]:
-    """`tmux` None: on the host, a server of its own."""
-    tmux = tmux or _Tmux("polled")
-    tmux("new-session", "-d", *SIZE, ";", "set-option", "-g", "history-limit", HISTORY_LINES)
-    try:
-        tmux("new-window", "-n", "bash", "/bin/bash")  # the first has the old limit
-        prompt = _PROMPT.replace('"', r"\"")
-        tmux("send-keys", f'export PROMPT_COMMAND=\'export PS1="{prompt}"\'; export PS2=""')
-        tmux("send-keys", "Enter")
-        time.sleep(CLEAR_S)
-        _clear(tmux)
-        yield lambda command: _execute(tmux, command)
-    finally:
-        tmux("kill-server")
-
-
 class _Tmux:
     """Calls of one tmux server."""
 
@@ -70,13 +49,29 @@ class _Tmux:
         ).stdout
 
 
-def _clear(tmux: Tmux) -> None:
+@contextmanager
+def polled() -> Iterator[Run]:
+    tmux = _Tmux("polled")
+    tmux("new-session", "-d", *SIZE, ";", "set-option", "-g", "history-limit", HISTORY_LINES)
+    try:
+        tmux("new-window", "-n", "bash", "/bin/bash")  # the first has the old limit
+        prompt = _PROMPT.replace('"', r"\"")
+        tmux("send-keys", f'export PROMPT_COMMAND=\'export PS1="{prompt}"\'; export PS2=""')
+        tmux("send-keys", "Enter")
+        time.sleep(CLEAR_S)
+        _clear(tmux)
+        yield lambda command: _execute(tmux, command)
+    finally:
+        tmux("kill-server")
+
+
+def _clear(tmux: _Tmux) -> None:
     tmux("send-keys", "C-l")
     time.sleep(CLEAR_S)
     tmux("clear-history")
 
 
-def _capture(tmux: Tmux) -> str:
+def _capture(tmux: _Tmux) -> str:
     lines = tmux("capture-pane", "-J", "-pS", "-").splitlines()
     return "\n".join(line.rstrip() for line in lines)
 
@@ -94,7 +89,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _execute(tmux: Tmux, command: str) -> str:
+def _execute(tmux: _Tmux, command: str) -> str:
     count_before = len(_prompts(_capture(tmux)))
     tmux("send-keys", command)
     tmux("send-keys", "Enter")

@@ -77,8 +77,6 @@ def _mixed(way: str, policy: Path, scratch: Path, seed: int) -> frame.Row:
     return {
         "who": way,
         "seed": seed,
-        "begun": begun,
-        "needed": needed,
         "wasted_per_step": round(wasted / MIX_STEPS, 2),
         "generation_s_per_step": round(fmean(run.values("timing_s/gen")), 2),
         "probs_diff_max": max(run.values(learning.DIFFERENCE)),

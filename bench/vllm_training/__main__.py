@@ -1,7 +1,7 @@
 """Training on a real vLLM, and weights at size. An hour; needs `scripts/setup-vllm`.
 
 `training`: the demo's, by each of TRL's trainers, on vLLM and on the reference engine. `weights`:
-new ones, from a trainer in fp32 to an engine in bf16. `bench.gpu` measures both on a GPU.
+new ones, from a trainer in fp32 to an engine in bf16. `bench.gpu` trains on a GPU.
 """
 
 from bench import frame

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
 from bench.frame import Row
@@ -33,10 +31,9 @@ from recipes.demo.tasks import LIMITS, instances
 from recipes.demo.train import TrainConfig, dataset_row, make_trainer, train_tasks
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests import sglang_engine, vllm_engine
-from tests.trl.async_training import run_on_cpu
+from tests.trl.async_training import SMALL, run_on_cpu
+from tests.trl.test_async import largest_difference
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venv-vllm/bin/python"
 CONTEXT = ("--max-model-len", "512", "--kv-cache-memory-bytes", str(2**28))
 ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill", "--block-size", "32")
 VLLM = {
@@ -47,7 +44,6 @@ VLLM = {
 """Options of vLLM, keyed by the name of an engine."""
 ENGINES = ("reference engine", "vLLM")
 HELDOUT_PER_FAMILY = 50
-MAX_STALENESS = 2
 LOGPROB_GAP = "sampling/sampling_logp_difference/max"
 COMPARED = 16
 """Rollouts of the last policy whose logprobs are compared with the trainer's own."""
@@ -107,12 +103,9 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
     with RolloutClient(url) as client:
         name = f"run{train.__name__}-{config.seed}"
         before = evaluate(client, heldout, n=2, name=f"{name}-before", limits=LIMITS)
-        began = time.monotonic()
         train(model, url, output, config, seen)
-        train_s = time.monotonic() - began
         after = evaluate(client, heldout, n=2, name=f"{name}-after", limits=LIMITS)
-    policy = AutoModelForCausalLM.from_pretrained(output / "trained", dtype=torch.float32)
-    compared = max(_difference(policy, one) for one in after[:COMPARED])
+    compared = max(_difference(output / "trained", one) for one in after[:COMPARED])
     return {
         "seed": config.seed,
         "before": success(before),
@@ -120,7 +113,6 @@ def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig)
         "logprob_diff_max": max(seen.logprob_diff_max, compared),
         "versions_wrong": seen.versions_wrong,
         "update_s": round(median(seen.update_s), 3),
-        "train_s": round(train_s, 1),
     }
 
 
@@ -155,21 +147,16 @@ def _dynamic(model: Path, url: str, output: Path, config: TrainConfig, seen: See
 def _async(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
     """Trains asynchronously, with a stand-in for TRL's CUDA kernel."""
     arguments = AsyncGRPOConfig(
-        output_dir=str(output / "async"),
-        seed=config.seed,
-        max_steps=config.steps,
-        per_device_train_batch_size=config.groups_per_step * config.rollouts_per_group,
-        num_generations=config.rollouts_per_group,
-        max_completion_length=LIMITS.max_response_tokens,
-        max_staleness=MAX_STALENESS,
-        learning_rate=config.learning_rate,
-        token_budget=0,
-        temperature=1.0,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
+        **SMALL
+        | {
+            "output_dir": str(output / "async"),
+            "seed": config.seed,
+            "max_steps": config.steps,
+            "per_device_train_batch_size": config.groups_per_step * config.rollouts_per_group,
+            "num_generations": config.rollouts_per_group,
+            "max_completion_length": LIMITS.max_response_tokens,
+            "learning_rate": config.learning_rate,
+        }
     )
     dataset = Dataset.from_list([dataset_row(task) for task in train_tasks(config)])
     transfer = ProRLWeightTransfer(url)
@@ -212,22 +199,16 @@ def _is_within(rollout: Rollout, oldest: int, newest: int) -> bool:
     return first is None or last is None or oldest <= first <= last <= newest
 
 
-def _difference(model: Any, rollout: Rollout) -> float:
-    """Returns the largest difference of a logprob between engine and trainer."""
+def _difference(trained: Path, rollout: Rollout) -> float:
     assert rollout.trajectory is not None
     (segment,) = rollout.trajectory.segments
-    ids = torch.tensor([segment.prompt_ids + segment.response_ids])
-    with torch.inference_mode():
-        logits = model(ids).logits.float()
-    logprobs = logits.log_softmax(-1)[0, len(segment.prompt_ids) - 1 : -1]
-    own = logprobs.gather(1, torch.tensor(segment.response_ids)[:, None])[:, 0]
-    difference = own - torch.tensor(segment.logprobs)
-    return float(difference[torch.tensor(segment.loss_mask).bool()].abs().max())
+    return largest_difference(trained, segment)
 
 
 def _engine(kind: str, model: Path, output: Path) -> AbstractContextManager[local.LocalProcess]:
     if kind in VLLM:
-        return vllm_engine.vllm(PYTHON, model, log=output / "vllm", options=[*VLLM[kind], *CONTEXT])
+        options, log = [*VLLM[kind], *CONTEXT], output / "vllm"
+        return vllm_engine.vllm(vllm_engine.PYTHON, model, log=log, options=options)
     if kind == "SGLang":
         return sglang_engine.sglang(model, log=output / "sglang", max_model_len=int(CONTEXT[1]))
     return local.engine(model, log=output / "engine.log", options=CONTEXT[:2])

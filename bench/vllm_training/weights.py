@@ -1,14 +1,11 @@
 """Time of new weights from a trainer in fp32 to an engine in bf16, at 1 and 4 GB of fp32.
 
-Next to it, the time that the disk takes to write and sync the same bytes. The seconds of a push are
-the trainer's, from its tensors until the engine serves with them.
+The seconds of a push are the trainer's, from its tensors until the engine serves with them.
 """
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -31,15 +28,13 @@ from prorl_trl.nccl import Broadcaster
 from prorl_trl.safetensors_file import SafetensorsFile
 from tests import vllm_engine
 
-ROOT = Path(__file__).parents[2]
-VLLM = ROOT / ".venv-vllm/bin/python"
 VLLM_OPTIONS = ("--enforce-eager", "--kv-cache-memory-bytes", str(2**28), "--enable-lora")
 PUSHES = 4
 """Pushes of each kind; the first, which meets cold caches, is left out."""
-RANK = 8
 ALL_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-DISK = "disk: bf16 written and synced"
-ADAPTER = f"vLLM, LoRA of rank {RANK}"
+ADAPTER = "vLLM, LoRA of rank 8"
+WAYS = {"reference engine": ("reference", 0), "vLLM": ("vllm", 0), ADAPTER: ("vllm", 8)}
+"""Kinds of engines, with the rank of LoRA."""
 DEEP = {"num_hidden_layers": 20, "num_attention_heads": 16, "num_key_value_heads": 8}
 SHAPES = {
     "1 GB": {"hidden_size": 1024, "intermediate_size": 3072, "head_dim": 64, **DEEP},
@@ -53,13 +48,12 @@ def measure(quick: bool) -> Found:
     with TemporaryDirectory() as directory:
         for size, shape in list(SHAPES.items())[: 1 if quick else None]:
             model = random_model(Path(directory) / size.replace(" ", ""), shape)
-            ways = {
-                DISK: partial(disk, model),
-                "reference engine": partial(push, model, "reference"),
-                "vLLM": partial(push, model, "vllm"),
-                ADAPTER: partial(push, model, "vllm", rank=RANK),
-            }
-            rows += [row(size, who, way) for who, way in ways.items()]
+            for who, (kind, rank) in WAYS.items():
+                seconds, sent = push(model, kind, rank)
+                figures = {"s": round(seconds, 3), "sent_mb": round(sent / 1e6, 1)}
+                speed = round(sent / seconds / 1e9, 3)
+                rows.append({"size": size, "who": who, **figures, "gb_per_s": speed})
+                print(rows[-1], flush=True)
     largest = {row["who"]: row for row in rows}
     share = largest[ADAPTER]["sent_mb"] / largest["vLLM"]["sent_mb"]
     headline = {
@@ -69,27 +63,15 @@ def measure(quick: bool) -> Found:
     return Found(rows, headline)
 
 
-def row(size: str, who: str, way: Callable[[], tuple[float, int]]) -> Row:
-    """Measures one way, which returns seconds and bytes, and prints what it has found."""
-    seconds, sent = way()
-    speed = round(sent / seconds / 1e9, 3)
-    known = {"size": size, "who": who, "s": round(seconds, 3), "sent_mb": round(sent / 1e6, 1)}
-    print({**known, "gb_per_s": speed}, flush=True)
-    return {**known, "gb_per_s": speed}
-
-
-def push(
-    model: Path, kind: str, *, rank: int = 0, device: str = "cpu", options: Sequence[str] = ()
-) -> tuple[float, int]:
-    """Returns the median of seconds, and the bytes of the last push. `rank`: of LoRA, if any;
-    `device`: the trainer's; `options`: further ones of vLLM."""
-    trained = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, device_map=device)
+def push(model: Path, kind: str, rank: int) -> tuple[float, int]:
+    """Returns the median of seconds, and the bytes of the last push. `rank`: of LoRA; 0: none."""
+    trained = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     if rank:
         trained = get_peft_model(trained, LoraConfig(r=rank, target_modules=ALL_LAYERS))
     seconds, sizes = [], []
     with (
         TemporaryDirectory() as logs,
-        engine(kind, model, Path(logs), options) as process,
+        engine(kind, model, Path(logs)) as process,
         local.service([process.url], log=Path(logs, "service")) as service,
         HeldPolicy(service.url) as policy,
         RolloutClient(service.url, training=policy.key) as client,
@@ -121,37 +103,19 @@ def _send(client: RolloutClient, model: Any, version: int) -> int:
     return sent[-1]
 
 
-def engine(
-    kind: str, model: Path, logs: Path, more: Sequence[str]
-) -> AbstractContextManager[local.LocalProcess]:
+def engine(kind: str, model: Path, logs: Path) -> AbstractContextManager[local.LocalProcess]:
     options = ["--dtype", "bfloat16", "--max-model-len", "512"]
     if kind == "vllm":
-        options += [*VLLM_OPTIONS, *more]
-        return vllm_engine.vllm(VLLM, model, log=logs / "vllm", options=options)
+        options += VLLM_OPTIONS
+        return vllm_engine.vllm(vllm_engine.PYTHON, model, log=logs / "vllm", options=options)
     return local.engine(model, log=logs / "engine", options=options)
 
 
-def disk(model: Path) -> tuple[float, int]:
-    """Returns the seconds to write and sync what is sent, in one stream, and its bytes."""
-    content = (model / "model.safetensors").read_bytes()
-    seconds = []
-    for number in range(PUSHES):
-        path = model / f"copy-{number}"
-        began = time.monotonic()
-        with path.open("wb") as file:
-            file.write(content)
-            os.fsync(file.fileno())
-        seconds.append(time.monotonic() - began)
-        path.unlink()
-    return median(seconds[1:]), len(content)
-
-
-def random_model(directory: Path, shape: Mapping[str, float], device: str = "cpu") -> Path:
+def random_model(directory: Path, shape: Mapping[str, float]) -> Path:
     """Makes a random Qwen3 in bf16, with the tokenizer of the tiny one. `shape`: its settings."""
     build_tiny_model(directory, tie_word_embeddings=True)
     config = AutoConfig.from_pretrained(directory)
     config = type(config)(**config.to_diff_dict() | {"layer_types": None} | shape)
-    with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(directory, max_shard_size="20GB")
     return directory

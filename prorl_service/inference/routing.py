@@ -5,7 +5,7 @@ A new one goes where its call should take the least time: its own work and a sha
 already there (calls in flight, and one to come of each session between calls), times the engine's
 seconds per token. A prompt is work only where it is not cached, so rollouts that begin together are
 spread, too. Rendezvous hashing breaks ties: it spreads siblings evenly without state. Knows nothing
-of engines, networks and clocks; the pool and the simulator in `bench/routing` run the same code.
+of engines, networks and clocks.
 
 Counting tasks, as a min-heap of assignments does, is blind to all of this: it gives a slow engine
 as much as a fast one, and every new task to an engine that was added late.

@@ -3,7 +3,7 @@
 There are two, both accepted on input. *Plain* is a list of numbers. *Packed* (requested with
 `Accept: application/vnd.prorl.packed+json`) is base64 of little-endian int32 or float32, and run
 lengths for the arrays that are constant over long stretches: exact, smaller and faster than plain
-lists (`bench/wire.py`). Knows nothing of what the arrays mean.
+lists. Knows nothing of what the arrays mean.
 """
 
 import base64

@@ -1,1 +1,0 @@
-"""Duration of groups of rollouts, by the router that gives their calls to engines."""

@@ -46,8 +46,7 @@ async def measure(quick: bool) -> Found:
             for what, command in COMMANDS.items():
                 _check(who, what, await finished(run(command)))
                 actions[who, what] = partial(run, command)
-        sandbox = await stack.enter_async_context(running("apptainer", rungs.LIMITS))
-        ipython = rungs.tool(sandbox, "ipython", "code")
+        ipython = rungs.tool(sandbox, "ipython", "code")  # in the last, Apptainer's
         for what, (code, output) in CELLS.items():
             assert (await ipython(code)).strip() == output, what
             actions[rungs.SIF, what] = partial(ipython, code)

@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 
 from bench import frame
-from bench.tools import bash, many, starts
+from bench.tools import bash, ipython, many, starts
 
 
 def _on_loop(measure: Callable[[bool], Coroutine[Any, Any, frame.Found]]) -> frame.Part:
@@ -21,6 +21,7 @@ def _on_loop(measure: Callable[[bool], Coroutine[Any, Any, frame.Found]]) -> fra
 
 PARTS = {
     "bash": _on_loop(bash.measure),
+    "ipython": _on_loop(ipython.measure),
     "start": _on_loop(starts.measure),
     "many": _on_loop(many.measure),
 }

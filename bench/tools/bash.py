@@ -1,5 +1,4 @@
-"""Duration of a shell command, by the way it is sent; ours on each rung of isolation, with cells of
-IPython in Apptainer."""
+"""Duration of a shell command, by the way it is sent; ours on each rung of isolation."""
 
 from contextlib import AsyncExitStack
 from functools import partial
@@ -24,12 +23,6 @@ COMMANDS = {
     "heredoc": f"cat > {HEREDOC_FILE} <<'EOF'\n{HEREDOC}EOF",
 }
 SEVENS = {"100 KB": 99_000, "1 MB": 990_000}
-CELLS = {
-    "1+1": ("1+1", "2"),
-    "print loop": ("for n in range(1000): print(n)", "\n".join(map(str, range(1000)))),
-    "1 MB cell": ("print('\\n'.join(['7' * 99] * 10_000))", "\n".join(["7" * 99] * 10_000)),
-}
-"""Cells of IPython, with their outputs."""
 POLLED, CONTROL = "tmux as OpenHands", "tmux control mode"
 FLOOR = "bare pty on the event loop"
 
@@ -46,16 +39,11 @@ async def measure(quick: bool) -> Found:
             for what, command in COMMANDS.items():
                 _check(who, what, await finished(run(command)))
                 actions[who, what] = partial(run, command)
-        ipython = rungs.tool(sandbox, "ipython", "code")  # in the last, Apptainer's
-        for what, (code, output) in CELLS.items():
-            assert (await ipython(code)).strip() == output, what
-            actions[rungs.SIF, what] = partial(ipython, code)
         rows = await compared(actions, quick)
     true = {who: p50(rows, who, "true") for who in runs}
     ours = true[rungs.SIF]
     headline = {
         "bash_apptainer_p50_ms": ours,
-        "ipython_p50_ms": p50(rows, rungs.SIF, "1+1"),
         "bash_vs_tmux_ratio": ratio(true[POLLED], ours),
         "bash_vs_tmux_best_ratio": ratio(true[CONTROL], ours),
         "bash_vs_pty_floor_ratio": ratio(ours, true[FLOOR]),

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -33,7 +33,7 @@ from tests.pictures import largest_difference, looking, png
 from tests.tokens.test_pictures import HOSTILE, OTHERS
 
 SEEDS = 3
-STEPS = 160
+STEPS = 80
 GROUPS = 16
 LEARNING_RATE = 1e-3
 HELDOUT = 200

@@ -37,15 +37,17 @@ VOCAB_SIZE = 512
 @dataclass(frozen=True, slots=True)
 class Look:
     name: str
+    number: int
+    """Number that the question begins with, so that not all are of one length."""
     picture: Image.Image
     answer: str
     is_file: bool
 
     def task(self) -> Task:
         data: dict[str, Any] = {"answer": self.answer, "answer_format": "plain", "tools": []}
-        question, pictures = "Which colour is it?", [self._part()]
+        question, pictures = f"{self.number}: which colour is it?", [self._part()]
         if self.is_file:
-            question, pictures = f"Which colour is in {FILE}?", []
+            question, pictures = f"{self.number}: which colour is in {FILE}?", []
             data |= {"tools": ["view_image"], "files": {FILE: _as_text(self.picture)}}
         message = Message(role="user", content=question, pictures=pictures)
         return Task(task_id=self.name, agent="math", messages=[message], data=data)
@@ -72,7 +74,8 @@ def instances(split: str, *, seed: int, is_file: bool) -> Iterator[Look]:
         x, y = (rng.randrange(SIDE - SQUARE) for _ in range(2))
         square = (x, y, x + SQUARE, y + SQUARE)
         ImageDraw.Draw(picture).rectangle(square, _near(rng, COLOURS[answer], SPREAD))
-        yield Look(f"{split}-{rng.getrandbits(40):010x}", picture, answer, is_file)
+        name, number = f"{split}-{rng.getrandbits(40):010x}", rng.randrange(1000)
+        yield Look(name, number, picture, answer, is_file)
 
 
 def _near(rng: Random, colour: tuple[int, ...], spread: int) -> tuple[int, ...]:

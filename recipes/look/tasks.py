@@ -38,7 +38,8 @@ VOCAB_SIZE = 512
 class Look:
     name: str
     number: int
-    """Number that the question begins with, so that not all are of one length."""
+    """Number that the question begins with. VeRL 0.9.1 fails on a batch whose rows all have the same
+    number of tokens: it takes the positions of their pictures for another dimension."""
     picture: Image.Image
     answer: str
     is_file: bool
@@ -74,7 +75,7 @@ def instances(split: str, *, seed: int, is_file: bool) -> Iterator[Look]:
         x, y = (rng.randrange(SIDE - SQUARE) for _ in range(2))
         square = (x, y, x + SQUARE, y + SQUARE)
         ImageDraw.Draw(picture).rectangle(square, _near(rng, COLOURS[answer], SPREAD))
-        name, number = f"{split}-{rng.getrandbits(40):010x}", rng.randrange(1000)
+        name, number = f"{split}-{rng.getrandbits(40):010x}", rng.randrange(10 ** rng.randint(1, 3))
         yield Look(name, number, picture, answer, is_file)
 
 

@@ -38,8 +38,8 @@ VOCAB_SIZE = 512
 class Look:
     name: str
     number: int
-    """Number that the question begins with. VeRL 0.9.1 fails on a batch whose rows all have the same
-    number of tokens: it takes the positions of their pictures for another dimension."""
+    """Number that the question begins with. With a batch whose rows all have the same number of
+    tokens, VeRL 0.9.1 takes the positions of their pictures for another dimension, and fails."""
     picture: Image.Image
     answer: str
     is_file: bool

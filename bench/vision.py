@@ -65,7 +65,7 @@ def swap(quick: bool) -> frame.Found:
                     asked,
                     start=Start(share=1.0),
                     limits=Limits(max_turns=2, max_response_tokens=400),
-                    sampling=Sampling(seed=number, max_tokens_per_turn=64),
+                    sampling=Sampling(seed=number, max_tokens_per_turn=150),
                 )
                 client.submit([group])
                 [rollout] = client.wait(group.rollout_ids(), 120)

@@ -38,8 +38,8 @@ FACTS = {
 """Two forms of each fact, and what stands in them: the first half in training alone."""
 TOLD, ASKED = 3, 3
 CACHE = Path("outputs/demo/cache").absolute()
-TRAINED_ON, HELDOUT = 1000, 200
-EXTENT = Imitation(steps=40, batch_size=8, learning_rate=2e-4)
+TRAINED_ON, HELDOUT = 1000, 100
+EXTENT = Imitation(steps=30, batch_size=4, learning_rate=3e-4)
 CONTEXT = 6144
 VLLM = (
     *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
@@ -118,8 +118,8 @@ def agreement(model: Path, count: int) -> frame.Row:
 def measure_rubric(quick: bool) -> frame.Found | None:
     if not vllm_engine.PYTHON.exists():
         return None
-    base, few = smollm.cached(), HELDOUT // 10
-    judges = {"SmolLM2": (base, few), "after 40 batches": (judge(CACHE), HELDOUT)}
+    base, few = smollm.cached(), HELDOUT // 5
+    judges = {"SmolLM2": (base, few), "after 30 batches": (judge(CACHE), HELDOUT)}
     rows = [
         {"judge": name, **agreement(model, few if quick else count)}
         for name, (model, count) in judges.items()

@@ -124,5 +124,8 @@ def measure_rubric(quick: bool) -> frame.Found | None:
         {"judge": name, **agreement(model, few if quick else count)}
         for name, (model, count) in judges.items()
     ]
-    headline = {"rubric_agreement": rows[-1]["accuracy"], "rubric_kappa": rows[-1]["kappa"]}
+    headline = {
+        "rubric_agreement": round(rows[-1]["accuracy"], 3),
+        "rubric_kappa": round(rows[-1]["kappa"], 3) + 0.0,  # no -0.0
+    }
     return frame.Found(rows, headline)

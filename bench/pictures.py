@@ -136,7 +136,7 @@ RUNS = {
     "reference": ("TRL:", OURS, -16),
     "vllm": ("TRL, vLLM:", ACCENT, 8),
     "verl": ("VeRL:", GREEN, -4),
-    "harness": ("pi:", OTHERS, 4),
+    "harness": ("pi:", OTHERS, -8),
 }
 LOOPS = {"tokens": ("by tokens:", OURS, 8), "text": ("by text:", ACCENT, -8)}
 
@@ -157,7 +157,7 @@ def _smollm(content: Content) -> Figure:
         by_part.append((*look, series.get(part, []), ends))
     _draw_learnings(top, [curve for curve in by_part if curve[4]])
     for axes in below:
-        axes.set_title("The trainer gets tokens, or text: two seeds each", loc="left")
+        axes.set_title("The trainer gets tokens, or text: three seeds each", loc="left")
         by_loop: list[Curve] = []
         for loop, look in LOOPS.items():
             ends = [(row["before"], row["after"]) for row in loops if row["loop"] == loop]

@@ -2,7 +2,7 @@
 
 `reference`: what `make demo-lm` does. `vllm`: the same, sampled by vLLM on CPU (first
 `scripts/setup-vllm`). `verl`: the same by VeRL's trainer (first `scripts/setup-verl`). `harness`:
-with an unmodified pi as the agent. `text`: by tokens and by text, on two seeds. Runs in
+with an unmodified pi as the agent. `text`: by tokens and by text, on three seeds. Runs in
 outputs/smollm are not repeated. Each takes half an hour, those of `text` one.
 """
 
@@ -30,7 +30,7 @@ VERL_RUN = "bench.verl.other_policies"
 PARAMETERS_M = 134.5
 RISE = 0.3
 """Success above that before training that counts as a rise."""
-SEEDS = (0, 1)
+SEEDS = (0, 1, 2)
 TEXT_STEPS = 8
 OPTIONS = ("--policy", "smollm2")
 VLLM = (

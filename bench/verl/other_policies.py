@@ -14,10 +14,11 @@ from pathlib import Path
 from bench.verl import learning
 from bench.verl.workload import demo_tasks
 from recipes.demo.warm_start import WARM_STARTS, warm_started
-from recipes.look import tasks as look
+from recipes.look import tasks as look_tasks
 
+Settings = dict[str, object]
 AT_ONCE = 8
-SMOLLM2: dict[str, object] = learning.DEMO | {
+SMOLLM2: Settings = learning.DEMO | {
     "data.train_batch_size": 6,
     "data.max_prompt_length": 192,
     "data.max_response_length": 96,
@@ -29,31 +30,39 @@ SMOLLM2: dict[str, object] = learning.DEMO | {
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": AT_ONCE,
     "ray_kwargs.ray_init.object_store_memory": 2**31,
 }
-LOOK: dict[str, object] = learning.DEMO | {
+LOOK: Settings = learning.DEMO | {
     "data.train_batch_size": 16,
     "data.max_response_length": 64,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 16,
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 128,
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 128,
-    "actor_rollout_ref.rollout.max_model_len": look.CONTEXT,
+    "actor_rollout_ref.rollout.max_model_len": look_tasks.CONTEXT,
 }
-HELDOUT = 200
+TRAINED_ON, HELDOUT = 16 * 80, 200
+
+
+def smollm2(output: Path, settings: Settings) -> learning.Learned:
+    policy = warm_started(output / "cache", WARM_STARTS["smollm2"]).absolute()
+    tasks, threads = demo_tasks(4 * learning.DEMO_STEPS), os.cpu_count() or 1
+    return learning.learn(policy, output, SMOLLM2 | settings, tasks, threads=threads)
+
+
+def look(output: Path, settings: Settings) -> learning.Learned:
+    policy = look_tasks.policy(output / "cache").absolute()
+    tasks = {}
+    for name, count in (("train", TRAINED_ON), ("val", HELDOUT)):
+        made = look_tasks.instances(name, seed=0, is_file=False)
+        tasks[name] = [one.task() for one in islice(made, count)]
+    return learning.learn(policy, output, LOOK | settings, tasks)
+
+
+POLICIES = {"smollm2": smollm2, "look": look}
 
 
 def main(name: str, output: Path, steps: int) -> None:
     output = output.absolute()
-    if name == "smollm2":
-        policy = warm_started(output / "cache", WARM_STARTS["smollm2"])
-        tasks, settings = demo_tasks(4 * learning.DEMO_STEPS), SMOLLM2
-        threads = os.cpu_count() or 1
-    else:
-        policy = look.policy(output / "cache")
-        counts = {"train": 16 * steps, "val": HELDOUT}
-        made = {one: look.instances(one, seed=0, is_file=False) for one in counts}
-        tasks = {one: [x.task() for x in islice(made[one], counts[one])] for one in counts}
-        settings, threads = LOOK, 1
-    few = {"trainer.test_freq": steps, "trainer.total_training_steps": steps}
-    learned = learning.learn(policy.absolute(), output, settings | few, tasks, threads=threads)
+    last_step: Settings = {"trainer.test_freq": steps, "trainer.total_training_steps": steps}
+    learned = POLICIES[name](output, last_step)
     (output / "summary.json").write_text(json.dumps(asdict(learned)) + "\n")
 
 

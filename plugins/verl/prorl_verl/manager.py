@@ -40,6 +40,7 @@ from prorl_verl.settings import (
 )
 from prorl_verl.store import Prompt
 from prorl_verl.tasks import prompts_of
+from prorl_verl.teacher import Teacher
 from prorl_verl.tripwire import Tripwire
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ class ProRLAgentLoopManager:
         tripwire.install(Tripwire(sections, settings))
         workers = others.get("reward_loop_worker_handles")
         new_compute_score = partial(compute_score_of, config, workers)
-        _current = cls(sections, settings, llm_client, policy, new_compute_score)
+        teacher = Teacher.of(config, others.get("teacher_client"))
+        _current = cls(sections, settings, llm_client, policy, new_compute_score, teacher)
         return _current
 
     def __init__(
@@ -82,6 +84,7 @@ class ProRLAgentLoopManager:
         llm_client: Any,
         policy: HeldPolicy,
         new_compute_score: Callable[[], ComputeScore | None],
+        teacher: Teacher | None = None,
     ) -> None:
         """`new_compute_score` is called in the event loop of this manager."""
         self._config, self._settings = config, settings
@@ -92,7 +95,7 @@ class ProRLAgentLoopManager:
         self._connection = self._do(_connect(config, settings, llm_client, policy.key))
         check_data(config, settings)
         vision = self._connection.vision
-        self._scoring = self._do(_scoring(config, settings, new_compute_score, vision))
+        self._scoring = self._do(_scoring(config, settings, new_compute_score, teacher, vision))
         self._saving = None if settings.save is None else Saving(settings.save)
         self._measurements = Measurements()
         add_to_log(self._measurements.take, self._report)
@@ -210,12 +213,14 @@ async def _scoring(
     config: dict[str, Any],
     settings: Settings,
     new_compute_score: Callable[[], ComputeScore | None],
+    teacher: Teacher | None,
     vision: Vision | None,
 ) -> Scoring:
     return Scoring(
         overlong=settings.overlong,
         compute_score=new_compute_score(),
         takes_segments=config["algorithm"]["adv_estimator"] == "grpo",
+        teacher=teacher,
         vision=vision,
     )
 

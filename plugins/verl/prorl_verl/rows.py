@@ -38,8 +38,8 @@ class Row:
     min_version: int
     max_version: int
     metrics: dict[str, Any]
-    seen: dict[str, Any] = field(default_factory=dict)
-    """Fields of VeRL's for a model that sees."""
+    beside: dict[str, Any] = field(default_factory=dict)
+    """Further fields of VeRL's: pictures, and what a teacher makes of the row."""
 
 
 def rows_of(

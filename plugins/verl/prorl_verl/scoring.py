@@ -24,6 +24,7 @@ from prorl_service.schemas import Blame, ErrorInfo, Rollout
 from prorl_verl.pictures import Vision
 from prorl_verl.rows import Row, rows_of
 from prorl_verl.store import Prompt
+from prorl_verl.teacher import Teacher
 from prorl_verl.tensors import extra_fields, fields_of
 
 EXTRA_INFO = "prorl"
@@ -49,13 +50,15 @@ class Scoring:
         overlong: SoftPunishment | None,
         compute_score: ComputeScore | None,
         takes_segments: bool,
+        teacher: Teacher | None = None,
         vision: Vision | None = None,
     ) -> None:
         """`compute_score`: None keeps the service's reward. `takes_segments`: a rollout may have
-        more than one row. `vision`: that of a model that sees."""
+        more than one row. `teacher` of rows to train on. `vision`: that of a model that sees."""
         self._overlong = overlong
         self._compute_score = compute_score
         self._takes_segments = takes_segments
+        self._teacher = teacher
         self._vision = vision
 
     async def of(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Scored]:
@@ -69,13 +72,21 @@ class Scoring:
         rows = await asyncio.to_thread(self._shown, rollout, rows)
         if len(rows) > 1 and not self._takes_segments:
             return rollout.model_copy(update={"error": _too_many(len(rows))}), []
-        if not rows or self._compute_score is None:
-            return rollout, rows
         try:
-            result = await self._compute_score(data_of(rows[-1], rollout, prompt.columns))
-            return rollout, [_scored(row, rollout, result) for row in rows]
+            if rows and self._compute_score is not None:
+                result = await self._compute_score(data_of(rows[-1], rollout, prompt.columns))
+                rows = [_scored(row, rollout, result) for row in rows]
         except Exception as error:
             return rollout.model_copy(update={"error": _reward_error(error)}), []
+        try:
+            return rollout, await self._taught(prompt, rows)
+        except Exception as error:
+            return rollout.model_copy(update={"error": _teacher_error(error)}), []
+
+    async def _taught(self, prompt: Prompt, rows: list[Row]) -> list[Row]:
+        if self._teacher is None or prompt.partition == "val":
+            return rows
+        return await asyncio.gather(*(self._teacher.taught(row, prompt.columns) for row in rows))
 
     def _shown(self, rollout: Rollout, rows: list[Row]) -> list[Row]:
         """Returns the rows with their pictures. Raises `InvalidRequest` if the model sees none."""
@@ -159,6 +170,15 @@ def _reward_error(error: Exception) -> ErrorInfo:
         blame=Blame.EVALUATOR,
         message=f"{type(cause).__name__}: {cause}",
         hint="correct reward.custom_reward_function or reward.reward_manager",
+    )
+
+
+def _teacher_error(error: Exception) -> ErrorInfo:
+    return ErrorInfo(
+        kind="TeacherFailed",
+        blame=Blame.BACKEND,
+        message=f"{type(error).__name__}: {getattr(error, 'cause', None) or error}",
+        hint="look at distillation.teacher_models: the teacher reads prompt and response together",
     )
 
 

@@ -21,15 +21,18 @@ from verl.workers.rollout.utils import ensure_async_iterator
 from recipes.common.verl_cpu.server import TinyServer
 
 
-def _actor_name(replica_rank: int) -> str:
-    return f"tiny_server_{replica_rank}"
+def _actor_name(replica_rank: int, role: str = "server") -> str:
+    return f"tiny_{role}_{replica_rank}"
 
 
 class TinyReplica(RolloutReplica):  # type: ignore[misc]
     async def launch_servers(self) -> None:
+        role = f"teacher{self.name_suffix}" if self.is_teacher_model else "server"
         server = (
             ray.remote(TinyServer)
-            .options(name=_actor_name(self.replica_rank), max_concurrency=self.max_concurrency)
+            .options(
+                name=_actor_name(self.replica_rank, role), max_concurrency=self.max_concurrency
+            )
             .remote(
                 self.replica_rank,
                 self.model_config.path,

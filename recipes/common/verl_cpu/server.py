@@ -19,13 +19,14 @@ from verl.workers.rollout.replica import TokenOutput
 
 from prorl_service.inference.reference_engine.batcher import Batcher, Sequence
 from prorl_service.inference.reference_engine.checkpoints import Served, WeightUpdate
+from prorl_service.inference.reference_engine.kv import KVCache
 from prorl_service.inference.reference_engine.model import Chunk, PackedModel
 from prorl_service.inference.reference_engine.sampling import DrawParams
 from prorl_service.inference.reference_engine.vision import Sight
 from prorl_service.utils.tasks import TaskOwner
 
 KV_TOKENS = 2**17
-SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0}
+SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0, "detokenize": False}
 """Sampling parameters of which this server supports only one value."""
 
 
@@ -85,12 +86,14 @@ class TinyServer:
         **others: Any,
     ) -> TokenOutput:
         """Raises `ValueError` for requests that the engine cannot serve. Cancelling stops
-        sampling."""
+        sampling. `prompt_logprobs`: 0 for those of the prompt's own tokens, by a teacher."""
         unknown = [name for name, value in others.items() if value is not None]
         if video_data or unknown:
             raise ValueError(f"no video can be shown; unsupported: {unknown}")
         ids, sight = self._seen(list(prompt_ids), image_data or [])
-        sequence = self._sequence(ids, dict(sampling_params))
+        params = dict(sampling_params)
+        of_prompt = await self._of_prompt(ids, params.pop("prompt_logprobs", None))
+        sequence = self._sequence(ids, params)
         sequence.sight = sight
         if self._rejecting:
             sequence.finish_reason = "abort"
@@ -104,8 +107,33 @@ class TinyServer:
             extra_fields={
                 "global_steps": int(versions[-1]),
                 "num_cached_tokens": sequence.cached_tokens,
+                **of_prompt,
             },
         )
+
+    async def _of_prompt(self, ids: list[int], count: int | None) -> dict[str, Any]:
+        """Returns each token's next one and its logprob, as VeRL's vLLM server does: the last has
+        none. Raises `ValueError` for the most likely `count` tokens."""
+        if count is None:
+            return {}
+        if count:
+            raise ValueError(f"prompt_logprobs={count}: only 0 is supported")
+
+        model, tokens = self.batcher.model, torch.tensor([ids])
+
+        @torch.inference_mode()
+        def compute() -> list[list[float]]:
+            logits = model.module(
+                input_ids=tokens,
+                position_ids=torch.arange(len(ids))[None],
+                use_cache=False,
+                chunks=[Chunk(KVCache(model.kv_layout, capacity=len(ids)), ids)],
+            ).logits[:, :-1]
+            found = logits.float().log_softmax(-1).gather(2, tokens[:, 1:, None])[0]
+            return [*found.tolist(), [0.0]]
+
+        following = [[id_] for id_ in [*ids[1:], 0]]
+        return {"prompt_ids": following, "prompt_logprobs": await asyncio.to_thread(compute)}
 
     def _seen(self, ids: list[int], pictures: list[Any]) -> tuple[list[int], Sight | None]:
         """Raises `ValueError`. `pictures`: PIL's."""

@@ -27,7 +27,7 @@ from prorl_service.schemas import Limits, Sampling, Start
 from prorl_service.schemas.pictures import canonical, id_of
 from recipes.demo.evaluate import evaluate, success
 from recipes.demo.train import TrainConfig, make_trainer
-from recipes.look.tasks import CONTEXT, LIMITS, instances, policy
+from recipes.math_code.offline.look import CONTEXT, LIMITS, instances, policy
 from tests.gateway.test_pictures import read
 from tests.pictures import largest_difference, looking, png
 from tests.tokens.test_pictures import HOSTILE, OTHERS

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.verl import learning
 from bench.verl.workload import demo_tasks
 from recipes.demo.warm_start import WARM_STARTS, warm_started
-from recipes.look import tasks as look_tasks
+from recipes.math_code.offline import look as look_tasks
 
 Settings = dict[str, object]
 AT_ONCE = 8

@@ -36,7 +36,7 @@ class Service(WireModel):
 class WarmStart(WireModel):
     """Warm start of a small model: see `Imitation`. `tasks`: ids of the rows to imitate,
     if the recipe has no transcripts of its own. `base`: the model to begin with; None: a new tiny
-    one, whose tokenizer has at most `vocab_size` tokens."""
+    one, whose tokenizer has at most `vocab_size` tokens, and which `sees` pictures."""
 
     tasks: list[str] = Field(default_factory=list)
     base: Literal["smollm2"] | None = None
@@ -44,11 +44,14 @@ class WarmStart(WireModel):
     batch_size: int = Field(ge=1)
     learning_rate: float = Field(gt=0)
     vocab_size: int | None = Field(None, ge=512)
+    sees: bool = False
 
     @model_validator(mode="after")
     def _has_a_tokenizer(self) -> Self:
         if (self.base is None) == (self.vocab_size is None):
             raise ValueError("set either `base` or `vocab_size`")
+        if self.sees and self.base is not None:
+            raise ValueError("smollm2 does not see: set `vocab_size` instead of `base`")
         return self
 
     def extent(self) -> "Imitation":

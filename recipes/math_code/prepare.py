@@ -56,6 +56,8 @@ Name = Literal[
     "offline_shell_heldout",
     "offline_code",
     "offline_code_heldout",
+    "offline_look",
+    "offline_look_heldout",
     "offline_stem",
     "reasoning_gym",
 ]

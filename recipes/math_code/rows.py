@@ -11,7 +11,7 @@ from prorl_service.agents.code.data import CodeData, CodeTests
 from prorl_service.agents.math import MathAgent, MathData
 from prorl_service.agents.reasoning_gym import ReasoningGymAgent, ReasoningGymData
 from prorl_service.agents.stem import StemAgent, StemData
-from prorl_service.schemas import Difficulty, Message, Task
+from prorl_service.schemas import Difficulty, Message, Picture, Task
 
 
 class _Problem(BaseModel):
@@ -22,12 +22,20 @@ class _Problem(BaseModel):
     problem_id: str = Field(min_length=1)
     source: str
     question: str = Field(min_length=1)
+    pictures: list[Picture] = Field(
+        default_factory=list, exclude_if=lambda pictures: not pictures, repr=False
+    )
+
+    @property
+    def asked(self) -> str:
+        """Everything that the question consists of: the same question is the same text."""
+        return "\n".join([self.question, *(one.data for one in self.pictures)])
 
     def _task(self, agent: str, data: BaseModel) -> Task:
         return Task(
             task_id=self.problem_id,
             agent=agent,
-            messages=[Message(role="user", content=self.question)],
+            messages=[Message(role="user", content=self.question, pictures=self.pictures)],
             data=data.model_dump(mode="json"),
         )
 
@@ -36,6 +44,10 @@ class MathProblem(_Problem):
     kind: Literal["math"] = "math"
     answer: str = Field(min_length=1, description="The gold answer: a number or LaTeX.")
     files: dict[str, str] = {}
+
+    @property
+    def asked(self) -> str:
+        return "\n".join([super().asked, *(text for one in self.files.items() for text in one)])
 
     def task(self, options: Mapping[str, Any]) -> Task:
         """Returns the task for the service's `math` agent. `options`: other fields of

@@ -36,11 +36,20 @@ def of(settings: Run) -> list[Task]:
 
 def tiny_model(settings: Run) -> Path:
     """Returns the model's directory. Raises `ProRLError`."""
+    from recipes.math_code.offline import look
     from recipes.math_code.tiny import warm_started_for
     from recipes.smollm import model
 
     warm_start = settings.model.warm_start
     assert warm_start is not None
+    if warm_start.sees:
+        assert warm_start.vocab_size is not None
+        return look.policy(
+            cache_root(),
+            options=settings.agent.options,
+            extent=warm_start.extent(),
+            vocab_size=warm_start.vocab_size,
+        )
     base = warm_start.vocab_size or model.cached()
     agent, extent = settings.agent, warm_start.extent()
     return warm_started_for(agent.name, agent.options, extent, cache_root(), base)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from recipes.math_code.offline import code, files, math
+from recipes.math_code.offline import code, files, look, math
 from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import CodeProblem, MathProblem
 
-MODULES: list[Any] = [math, files, code]
+MODULES: list[Any] = [math, files, code, look]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -21,7 +21,7 @@ def test_splits_share_no_problem(module: Any) -> None:
     train, heldout = splits
     assert min(len(train), len(heldout)) >= 60
     assert not train.keys() & heldout.keys()
-    assert not {one.question for one in train.values()} & {one.question for one in heldout.values()}
+    assert not {one.asked for one in train.values()} & {one.asked for one in heldout.values()}
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from prorl_trl import ProRLRollout, with_task
 from prorl_trl.convert import GroupMaker, row_of
 from prorl_trl.pictures import RowPictures
 from recipes.demo.train import TrainConfig, dataset_row, make_trainer
-from recipes.look.tasks import CONTEXT, LIMITS, Look, instances, policy
+from recipes.math_code.offline.look import CONTEXT, LIMITS, Look, instances, policy
 from tests import builders
 from tests.pictures import encoded
 from tests.trl.training import SMALL

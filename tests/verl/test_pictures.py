@@ -10,7 +10,7 @@ import pytest
 
 from prorl_service import local
 from prorl_verl import task_payload
-from recipes.look.tasks import Look, instances, policy
+from recipes.math_code.offline.look import Look, instances, policy
 from tests.verl.data import row, write_rows
 from tests.verl.training import run_main_ppo
 

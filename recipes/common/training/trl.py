@@ -8,7 +8,13 @@ from typing import Any
 
 from accelerate import PartialState
 from peft import LoraConfig
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
+from transformers import (
+    AutoTokenizer,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerState,
+)
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 
@@ -40,6 +46,8 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
     )
     trainer = GRPOTrainer(
         model=str(model),
+        # TRL would take the whole processor: that of a model that sees needs torchvision.
+        processing_class=AutoTokenizer.from_pretrained(model),
         args=arguments(settings),
         train_dataset=spec.train_dataset,
         rollout_func=spec.rollout_func,

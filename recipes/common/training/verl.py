@@ -106,14 +106,19 @@ def _row(task: Task, index: int) -> dict[str, Any]:
         data=task.data,
         image=task.image,
         difficulty=task.difficulty,
+        messages=_messages(task) if any(one.pictures for one in task.messages) else None,
     )
     return {
-        "prompt": [message.model_dump(exclude_defaults=True) for message in task.messages],
+        "prompt": _messages(task, exclude={"pictures"}),
         "data_source": task.agent,
         "reward_model": {"style": "rule", "ground_truth": ""},
         "extra_info": {"index": index},
         "prorl": payload,
     }
+
+
+def _messages(task: Task, **options: Any) -> list[dict[str, Any]]:
+    return [message.model_dump(exclude_defaults=True, **options) for message in task.messages]
 
 
 def _python_path() -> str:

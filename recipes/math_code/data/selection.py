@@ -2,7 +2,6 @@
 question once, without the questions to keep out."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from recipes.common.data.sources import Source
 from recipes.math_code.data.catalogue import DataSet, convert
 from recipes.math_code.data.golds import Golds, answer_of
 from recipes.math_code.data.questions import key, loose
-from recipes.math_code.rows import CodeProblem, Problem
+from recipes.math_code.rows import PROBLEM, CodeProblem, Problem
 
 BATCH = 64
 """Rows whose answers are checked concurrently."""
@@ -31,8 +30,8 @@ def questions_of(directories: Iterable[Path]) -> dict[str, str]:
         try:
             with (directory / ROWS).open(newline="\n") as lines:
                 for line in lines:
-                    asked.setdefault(loose(json.loads(line)["question"]), directory.name)
-        except (OSError, ValueError, LookupError) as error:
+                    asked.setdefault(loose(PROBLEM.validate_json(line).asked), directory.name)
+        except (OSError, ValueError) as error:
             hint = "name directories that this command has prepared"
             raise InvalidRequest.of_field("without", f"{directory}: {error!r}", hint=hint) from None
     return asked
@@ -104,7 +103,7 @@ class Selection:
                 await self._accept(row, problem)
 
     async def _accept(self, row: Row, problem: Problem) -> None:
-        question = key(problem.question)
+        question = key(problem.asked)
         first, gold = self._asked.get(question, ("", ""))
         if first and await self.golds.same(problem, gold):
             self.repeated += 1
@@ -113,7 +112,7 @@ class Selection:
             if first not in self.conflicting:
                 self.conflicting.add(first)
                 self._reject(Row({}, first), row.error(CONFLICT, f"that of {row.where}"))
-        elif where := self.kept_out.get(loose(problem.question)):
+        elif where := self.kept_out.get(loose(problem.asked)):
             self._reject(row, row.error("the question is to be kept out", where))
         elif problem.problem_id in self._ids:
             self._reject(row, row.error("its id occurred before", problem.problem_id))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from recipes.common.data.splits import Split
-from recipes.math_code.offline import code, files, math, stem
+from recipes.math_code.offline import code, files, look, math, stem
 from recipes.math_code.rows import Problem
 
 
@@ -21,5 +21,7 @@ OFFLINE: dict[str, Callable[[], Sequence[Problem]]] = {
     "offline_shell_heldout": partial(_shell, "heldout"),
     "offline_code": partial(code.problems, "train"),
     "offline_code_heldout": partial(code.problems, "heldout"),
+    "offline_look": partial(look.problems, "train"),
+    "offline_look_heldout": partial(look.problems, "heldout"),
     "offline_stem": stem.problems,
 }

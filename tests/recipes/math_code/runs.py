@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from recipes.common.data.splits import Split
-from recipes.math_code.offline import code, math, stem
+from recipes.math_code.offline import code, look, math, stem
 from recipes.math_code.rows import Problem, write_rows
 from tests.recipes.commands import progress
 
@@ -15,8 +15,9 @@ PROBLEMS: dict[str, Callable[[Split], Sequence[Problem]]] = {
     "math": math.problems,
     "code": code.problems,
     "stem": lambda _: stem.problems(),
+    "look": look.problems,
 }
-SOLVED = {"math": "correct", "code": "all_passed", "stem": "correct"}
+SOLVED = {"math": "correct", "code": "all_passed", "stem": "correct", "look": "correct"}
 """Reward component that equals the reward, by task."""
 COUNT = 24
 

@@ -16,8 +16,10 @@ EXACT = 1e-4
 """Largest logprob difference in nats between engine and trainer, on tokens of the newest policy."""
 
 
-@pytest.mark.parametrize(("task", "others"), [("code", ()), ("stem", LORA)], ids=["all", "lora"])
-def test_code_and_stem_are_trained_on(task: str, others: Sequence[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "others"), [("code", ()), ("stem", LORA), ("look", ())], ids=["all", "lora", "look"]
+)
+def test_problems_are_trained_on(task: str, others: Sequence[str], tmp_path: Path) -> None:
     output = tmp_path / "output"
     with running(TRAIN, tmp_path / "log", *given(task, tmp_path), *TRL, *others) as command:
         assert command.wait() == 0, command.said

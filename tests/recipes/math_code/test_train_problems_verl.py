@@ -28,8 +28,12 @@ ROUNDED = 1e-2
 
 @pytest.mark.parametrize(
     ("task", "others", "difference"),
-    [("math", (), EXACT), pytest.param("code", LORA, ROUNDED, marks=pytest.mark.on_demand)],
-    ids=["all", "lora"],
+    [
+        ("math", (), EXACT),
+        pytest.param("code", LORA, ROUNDED, marks=pytest.mark.on_demand),
+        pytest.param("look", (), EXACT, marks=pytest.mark.on_demand),
+    ],
+    ids=["all", "lora", "look"],
 )
 def test_problems_are_trained_on(
     task: str, others: Sequence[str], difference: float, tmp_path: Path

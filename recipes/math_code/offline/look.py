@@ -7,7 +7,7 @@ replies with any of the answers: what it sees is left to reinforcement learning.
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,9 +18,14 @@ from PIL import Image, ImageDraw
 from prorl_service.agents.math import MathAgent
 from prorl_service.inference.reference_engine.imitation import Imitation
 from prorl_service.schemas import Limits, Message, Picture, Task
+from recipes.common.data.splits import Split
 from recipes.common.training import imitation
 from recipes.common.training.imitation import Transcript, tool_call
+from recipes.math_code.rows import MathProblem, Problem
 
+SOURCE = "offline_look"
+COUNTS: dict[Split, int] = {"train": 400, "heldout": 100}
+"""Problems of each kind."""
 COLOURS = {"1": (220, 30, 30), "2": (30, 200, 30), "3": (40, 60, 220), "4": (230, 220, 40)}
 """Colours by the answer that means them."""
 SIDE, SQUARE = 56, 30
@@ -44,17 +49,25 @@ class Look:
     answer: str
     is_file: bool
 
-    def task(self) -> Task:
-        data: dict[str, Any] = {"answer": self.answer, "answer_format": "plain", "tools": []}
-        question, pictures = f"{self.number}: which colour is it?", [self._part()]
-        if self.is_file:
-            question, pictures = f"{self.number}: which colour is in {FILE}?", []
-            data |= {"tools": ["view_image"], "files": {FILE: _as_text(self.picture)}}
-        message = Message(role="user", content=question, pictures=pictures)
-        return Task(task_id=self.name, agent="math", messages=[message], data=data)
+    def problem(self) -> MathProblem:
+        place = f"in {FILE}" if self.is_file else "it"
+        return MathProblem(
+            problem_id=self.name,
+            source=SOURCE,
+            question=f"{self.number}: which colour is {place}?",
+            answer=self.answer,
+            pictures=[] if self.is_file else [self._part()],
+            files={FILE: _as_text(self.picture)} if self.is_file else {},
+        )
 
-    def imitated(self, rng: Random) -> Transcript:
-        prompt, answer = MathAgent(self.task()).prompt(), rng.choice([*COLOURS])
+    def task(self) -> Task:
+        """Returns the task with no other tool than it needs."""
+        tools = ["view_image"] if self.is_file else []
+        return self.problem().task({"answer_format": "plain", "tools": tools})
+
+    def imitated(self, rng: Random, options: Mapping[str, Any] | None) -> Transcript:
+        task = self.task() if options is None else self.problem().task(options)
+        prompt, answer = MathAgent(task).prompt(), rng.choice([*COLOURS])
         if not self.is_file:
             return Transcript(prompt, [answer], [])
         looks = tool_call("view_image", {"path": FILE})
@@ -79,6 +92,12 @@ def instances(split: str, *, seed: int, is_file: bool) -> Iterator[Look]:
         yield Look(name, number, picture, answer, is_file)
 
 
+def problems(split: Split, *, seed: int = 0) -> list[Problem]:
+    """Returns as many with a picture as with a file, in turn."""
+    kinds = [instances(split, seed=2 * seed + place, is_file=place == 1) for place in range(2)]
+    return [next(kind).problem() for _ in range(COUNTS[split]) for kind in kinds]
+
+
 def _near(rng: Random, colour: tuple[int, ...], spread: int) -> tuple[int, ...]:
     return tuple(min(255, max(0, one + rng.randint(-spread, spread))) for one in colour)
 
@@ -89,9 +108,17 @@ def _as_text(picture: Image.Image) -> str:
     return f"P3 {picture.width} {picture.height} 255 {numbers}\n"
 
 
-def policy(cache: Path, *, seed: int = 0) -> Path:
-    """Returns the directory of a model that answers both kinds of questions without looking."""
+def policy(
+    cache: Path,
+    *,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    extent: Imitation = WARM_START,
+    vocab_size: int = VOCAB_SIZE,
+) -> Path:
+    """Returns the directory of a model that answers both kinds of questions without looking.
+    `options` of all tasks; None: each has only the tool that it needs."""
     rng = Random(f"imitated/{seed}")
     kinds = [instances("warm", seed=seed, is_file=is_file) for is_file in (False, True)]
-    shown = [next(rng.choice(kinds)).imitated(rng) for _ in range(TRANSCRIPTS)]
-    return imitation.warm_started(cache, shown, WARM_START, VOCAB_SIZE, sees=True)
+    shown = [next(rng.choice(kinds)).imitated(rng, options) for _ in range(TRANSCRIPTS)]
+    return imitation.warm_started(cache, shown, extent, vocab_size, sees=True)

@@ -81,9 +81,15 @@ def _show_message(screen: Screen, message: Message) -> None:
         screen.block("thought", message.reasoning_content, "dim", fold=True)
     if message.content:
         screen.block(message.role, message.content, fold=True)
+    _note_pictures(screen, len(message.pictures))
     for call in message.tool_calls:
         said = call_text(call.function.name, call.function.arguments)
         screen.block("called", said, "cyan", fold=True)
+
+
+def _note_pictures(screen: Screen, count: int) -> None:
+    if count:
+        screen.note(f"shows {plural(count, 'picture')}: see the page, or --html FILE")
 
 
 def _tool_name(schema: dict[str, object]) -> str:
@@ -143,6 +149,7 @@ def _show_call(screen: Screen, call: TextCall, *, has_ended: bool) -> None:
         screen.note("not made: the rollout had ended" if has_ended else "not finished yet")
         return
     screen.block("output", call.output, "red" if call.is_error else "", fold=True)
+    _note_pictures(screen, len(call.pictures))
     screen.note(f"{call.duration_s:.2f} s{', an error' * call.is_error}")
 
 

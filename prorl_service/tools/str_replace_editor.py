@@ -1,6 +1,7 @@
 """The editor tool that SWE agents know: view, create, str_replace, insert and undo_edit.
 
-The arguments that a command needs are checked inside the sandbox, which also writes the answers.
+The arguments that a command needs are checked inside the sandbox, which also writes the answers. A
+picture is viewed as one.
 """
 
 from typing import Literal
@@ -9,6 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.tools.view_image import picture_in
+
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+"""Ends of the names of pictures."""
 
 
 class EditorArguments(BaseModel):
@@ -63,5 +68,7 @@ class StrReplaceEditor:
     async def call(
         self, sandbox: Sandbox, arguments: EditorArguments, *, timeout_s: float
     ) -> ToolResult:
+        if arguments.command == "view" and arguments.path.lower().endswith(PICTURES):
+            return await picture_in(sandbox, arguments.path)
         call = arguments.model_dump(exclude_none=True)
         return await sandbox.call_tool(self.name, call, timeout_s=timeout_s)

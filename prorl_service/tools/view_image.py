@@ -23,8 +23,13 @@ class ViewImage:
     async def call(
         self, sandbox: Sandbox, arguments: ViewImageArguments, *, timeout_s: float
     ) -> ToolResult:
-        try:
-            content = await sandbox.download(arguments.path, max_bytes=MAX_BYTES)
-        except OSError as error:
-            return ToolResult(f"{arguments.path}: {error.strerror}", is_error=True)
-        return ToolResult("", data={"images": [{"base64": base64.b64encode(content).decode()}]})
+        return await picture_in(sandbox, arguments.path)
+
+
+async def picture_in(sandbox: Sandbox, path: str) -> ToolResult:
+    """Returns a file of the sandbox as a picture."""
+    try:
+        content = await sandbox.download(path, max_bytes=MAX_BYTES)
+    except OSError as error:
+        return ToolResult(f"{path}: {error.strerror}", is_error=True)
+    return ToolResult("", data={"images": [{"base64": base64.b64encode(content).decode()}]})

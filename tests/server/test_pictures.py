@@ -1,5 +1,6 @@
 """Trajectories hold the pictures of tasks and tools, and a trainer's model sees the same."""
 
+import io
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -10,6 +11,8 @@ import httpx
 import pytest
 
 from prorl_service import local
+from prorl_service.cli.conversation import show_rollout
+from prorl_service.cli.screen import Screen
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.schemas import (
     BackendSpec,
@@ -74,6 +77,9 @@ async def test_the_policy_sees_the_pictures_of_its_tools(
     [rollout] = await ended(client, looking("tool", question, start=Start(share=1.0)))
     branch = Start(rollout_id=rollout.rollout_id, turns=1)
     [branched] = await ended(client, looking("branch", question, start=branch))
+    screen = io.StringIO()
+    show_rollout(Screen(screen), await client.text(rollout.rollout_id))
+    assert screen.getvalue().count("shows 1 picture: see the page") == 2
     foreign = trajectory_of(rollout).model_copy(update={"pictures": {}})
     lacks = looking("lacks", question, start=Start(turns=1, trajectory=foreign))
     with pytest.raises(ServiceCallError, match="of no vocabulary and no picture"):

@@ -119,19 +119,21 @@ async def test_a_picture_that_ipython_displays_is_shown() -> None:
     [
         ("a.gif", True, "", 1),
         ("a.gif", False, "[an image: left out, the model reads text only]", 0),
-        ("a.txt", True, "[left out: the picture cannot be read", 0),
+        ("a.png", True, "[left out: the picture cannot be read", 0),
         ("b.gif", True, "b.gif: ", 0),
     ],
 )
+@pytest.mark.parametrize("tool", ["view_image", "str_replace_editor"])
 async def test_an_image_is_shown_to_a_policy_that_sees(
-    path: str, sees: bool, output: str, pictures: int
+    path: str, sees: bool, output: str, pictures: int, tool: str
 ) -> None:
     grey = encoded(Image.new("P", (56, 56)), "GIF")
     files = sandbox([])
-    files.files |= {"a.gif": grey, "a.txt": b"text"}
-    tools = Toolset([VIEW], files, timeout_s=1)
+    files.files |= {"a.gif": grey, "a.png": b"text"}
+    tools = Toolset([VIEW, EDITOR], files, timeout_s=1)
     tools.shows_pictures = sees
-    record = await tools.call(ToolCall("view_image", {"path": path}))
+    command = {} if tool == "view_image" else {"command": "view"}
+    record = await tools.call(ToolCall(tool, {"path": path, **command}))
     assert output in record.output
     assert len(record.pictures) == pictures
     for one in record.pictures:

@@ -39,6 +39,7 @@ LEARNING_RATE = 1e-3
 HELDOUT = 200
 SWAPPED = 24
 CACHE = Path("outputs/demo/cache").absolute()
+VERL_RUN = "bench.verl.other_policies"
 
 
 @contextmanager
@@ -138,20 +139,26 @@ def verl(quick: bool) -> frame.Found | None:
     python = frame.environment("verl")
     if python is None:
         return None
-    with TemporaryDirectory(prefix="prorl-bench-") as name:
-        output = Path(name)
-        (output / "cache").symlink_to(CACHE)
-        steps = 2 if quick else STEPS
-        frame.in_environment(python, "verl", "bench.verl.other_policies", "look", output, steps)
-        made = json.loads((output / "summary.json").read_text())
-    before, after = made["heldout"]
+    rows, curves = list[frame.Row](), dict[str, list[float]]()
+    for seed in range(1 if quick else SEEDS):
+        with TemporaryDirectory(prefix="prorl-bench-") as name:
+            output = Path(name)
+            (output / "cache").symlink_to(CACHE)
+            steps = 2 if quick else STEPS
+            frame.in_environment(python, "verl", VERL_RUN, "look", output, steps, seed)
+            made = json.loads((output / "summary.json").read_text())
+        before, after = made["heldout"]
+        row = {"seed": seed, "before": before, "after": after}
+        row |= {"probs_diff_max": made["probs_diff_max"]}
+        rows.append(row | {"step_s": round(fmean(made["step_s"]), 2)})
+        print(rows[-1], flush=True)
+        curves[f"VeRL, {seed}"] = [round(one, 3) for one in made["success"]]
     headline = {
-        "success_before_verl": before,
-        "success_after_verl": after,
-        "verl_probs_diff_max": made["probs_diff_max"],
+        "success_before_verl": round(fmean(one["before"] for one in rows), 3),
+        "success_after_verl": round(fmean(one["after"] for one in rows), 3),
+        "verl_probs_diff_max": max(one["probs_diff_max"] for one in rows),
     }
-    row = headline | {"step_s": round(fmean(made["step_s"]), 2)}
-    return frame.Found([row], headline, {"verl_curve": [round(one, 3) for one in made["success"]]})
+    return frame.Found(rows, headline, {"verl_curves": curves})
 
 
 def _learnt(place: str, seeds: Iterable[int], *, quick: bool) -> frame.Found:

@@ -118,7 +118,7 @@ def verl(quick: bool) -> frame.Found | None:
     file = output / "summary.json"
     if not file.exists():
         steps = 1 if quick else CONFIGS["smollm2"].steps
-        frame.in_environment(python, "verl", VERL_RUN, "smollm2", output, steps)
+        frame.in_environment(python, "verl", VERL_RUN, "smollm2", output, steps, 0)
     made = json.loads(file.read_text())
     before, after = made["heldout"]
     one = {

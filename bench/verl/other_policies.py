@@ -1,7 +1,7 @@
 """Policies of other measurements, trained by VeRL. Runs in VeRL's environment.
 
-`python -m bench.verl.other_policies POLICY OUTPUT STEPS` writes OUTPUT/summary.json: `smollm2` on
-the demo's tasks, `look` on pictures of a question.
+`python -m bench.verl.other_policies POLICY OUTPUT STEPS SEED` writes OUTPUT/summary.json: `smollm2`
+on the demo's tasks, `look` on pictures of a question.
 """
 
 import json
@@ -41,17 +41,17 @@ LOOK: Settings = learning.DEMO | {
 TRAINED_ON, HELDOUT = 16 * 80, 200
 
 
-def smollm2(output: Path, settings: Settings) -> learning.Learned:
+def smollm2(output: Path, settings: Settings, seed: int) -> learning.Learned:
     policy = warm_started(output / "cache", WARM_STARTS["smollm2"]).absolute()
-    tasks, threads = demo_tasks(4 * learning.DEMO_STEPS), os.cpu_count() or 1
+    tasks, threads = demo_tasks(4 * learning.DEMO_STEPS, seed=seed), os.cpu_count() or 1
     return learning.learn(policy, output, SMOLLM2 | settings, tasks, threads=threads)
 
 
-def look(output: Path, settings: Settings) -> learning.Learned:
-    policy = look_tasks.policy(output / "cache").absolute()
+def look(output: Path, settings: Settings, seed: int) -> learning.Learned:
+    policy = look_tasks.policy(output / "cache", seed=seed).absolute()
     tasks = {}
     for name, count in (("train", TRAINED_ON), ("val", HELDOUT)):
-        made = look_tasks.instances(name, seed=0, is_file=False)
+        made = look_tasks.instances(name, seed=seed, is_file=False)
         tasks[name] = [one.task() for one in islice(made, count)]
     return learning.learn(policy, output, LOOK | settings, tasks)
 
@@ -59,12 +59,12 @@ def look(output: Path, settings: Settings) -> learning.Learned:
 POLICIES = {"smollm2": smollm2, "look": look}
 
 
-def main(name: str, output: Path, steps: int) -> None:
+def main(name: str, output: Path, steps: int, seed: int) -> None:
     output = output.absolute()
     last_step: Settings = {"trainer.test_freq": steps, "trainer.total_training_steps": steps}
-    learned = POLICIES[name](output, last_step)
+    learned = POLICIES[name](output, last_step, seed)
     (output / "summary.json").write_text(json.dumps(asdict(learned)) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -43,11 +43,11 @@ Tasks = Mapping[str, Iterable[Task]]
 """Tasks of `train` and `val`."""
 
 
-def demo_tasks(per_family: int, program: str | None = None) -> Tasks:
-    """`program` takes the turns in place of the service's own loop."""
+def demo_tasks(per_family: int, program: str | None = None, *, seed: int = 0) -> Tasks:
+    """`program` takes the turns in place of the service's own loop. `seed` of the training's."""
     task_of = task_for(program)
     made = {
-        "train": instances("train", per_family, seed=0),
+        "train": instances("train", per_family, seed=seed),
         "val": instances("heldout", HELDOUT_PER_FAMILY, seed=0),
     }
     return {name: [task_of(one) for one in some] for name, some in made.items()}

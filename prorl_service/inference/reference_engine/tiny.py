@@ -74,10 +74,12 @@ def build_tiny_model(
     the model has more, so it can sample ids that the tokenizer does not know. Merges are learned
     from `texts`, too; with `use_regex=False` a merge may span words and lines, which makes tokens
     as large as the templates in `texts`. The default `initializer_range` is large enough for peaked
-    distributions (0.02 gives near-uniform ones). `sees`: a Qwen2.5-VL, with its processor.
+    distributions (0.02 gives near-uniform ones). `sees`: a Qwen2.5-VL, with its processor, whose
+    template takes contents in parts.
     """
     added = [*SPECIAL_TOKENS, *(VISION_TOKENS if sees else ())]
     tokenizer = _train_tokenizer([*CORPUS, *texts], vocab_size, added, use_regex=use_regex)
+    tokenizer.chat_template = chat_template(sees=sees)
     tokenizer.save_pretrained(directory)
     heads = hidden_size // 16
     text = {
@@ -169,7 +171,6 @@ def _train_tokenizer(
         pad_token=end_of_text,
         extra_special_tokens=[start_of_turn, *of_vision],
         clean_up_tokenization_spaces=False,
-        chat_template=chat_template(),
     )
 
 
@@ -180,5 +181,7 @@ def _without_added_tokens(texts: Sequence[str]) -> Iterator[str]:
         yield from re.split(pattern, text)
 
 
-def chat_template() -> str:
-    return resources.files(__package__).joinpath("qwen3.jinja").read_text(encoding="utf-8")
+def chat_template(*, sees: bool) -> str:
+    files = [*(["parts.jinja"] if sees else []), "qwen3.jinja"]
+    package = resources.files(__package__)
+    return "".join(package.joinpath(name).read_text(encoding="utf-8") for name in files)

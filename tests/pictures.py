@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForImageTextToText
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    Qwen2_5_VLProcessor,
+)
 
 from prorl_service.schemas import Group, Limits, Message, Picture, Sampling, Segment, Task
 from prorl_service.schemas.pictures import FIRST_ID
@@ -59,6 +64,22 @@ def looking(name: str, *pictures: bytes, n: int = 1, **fields: Any) -> Group:
     )
     given = {"limits": LIMITS, "sampling": Sampling(seed=3, max_tokens_per_turn=8), **fields}
     return Group(group_id=name, task=task, n=n, **given)
+
+
+class WithoutVideos(Qwen2_5_VLProcessor):  # type: ignore[misc]
+    """Qwen2.5-VL's processor but for videos, whose part needs torchvision."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
+        super().__init__(image_processor, tokenizer, None, tokenizer.chat_template)
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return argument and super().check_argument_for_proper_class(argument_name, argument)
+
+
+def processor_of(model: Path) -> Any:
+    """Returns the processor of texts and pictures that a trainer takes."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return WithoutVideos(AutoImageProcessor.from_pretrained(model), tokenizer)
 
 
 @torch.inference_mode()

@@ -82,7 +82,7 @@ def export(
                 )
             rows_of = partial(sft.rows, transcriber=transcriber, all_segments=all_segments)
             rows = wanted.rows(sources, rows_of)
-            written = write_rows(rows, out, sft.COLUMNS)
+            written = write_rows(rows, out, sft.columns(transcriber))
         case "atif":
             transcriber = _transcriber(tokenizer, reply_format)
             written = _write_documents(wanted.of(sources), transcriber, out)
@@ -169,5 +169,6 @@ def _report(wanted: WantedRollouts, written: int, out: Path | None) -> None:
     if wanted.filtered:
         parts.append(f"{wanted.filtered} rollouts not wanted")
     if wanted.unreadable:
-        parts.append(f"{wanted.unreadable} left out: not trained on, or prompt unreadable")
+        why = "not trained on, prompt unreadable, or tokens of pictures"
+        parts.append(f"{wanted.unreadable} left out: {why}")
     print(f"prorl: {', '.join(parts)}", file=sys.stderr)

@@ -11,7 +11,13 @@ from itertools import count
 from typing import Any
 
 from prorl_service import __version__
-from prorl_service.exports.transcript import ExportRecord, Said, Transcriber, Transcript
+from prorl_service.exports.transcript import (
+    ExportRecord,
+    Said,
+    Transcriber,
+    Transcript,
+    output_of,
+)
 from prorl_service.schemas import Rollout, Segment, ToolCallRecord
 from prorl_service.tokens.reading import ReadMessage
 
@@ -105,7 +111,7 @@ def _step(number: int, message: ReadMessage) -> Document:
     step: Document = {
         "step_id": number,
         "source": sources.get(message["role"], "user"),
-        "message": message["content"],
+        "message": _content(message["content"]),
     }
     if thought := message.get("reasoning_content"):
         step["reasoning_content"] = thought
@@ -117,12 +123,26 @@ def _step(number: int, message: ReadMessage) -> Document:
     return step
 
 
+def _content(content: str | list[dict[str, Any]]) -> Any:
+    """Returns a content with its pictures as URLs: the format has no other place within a file."""
+    if isinstance(content, str):
+        return content
+    return [
+        part if part["type"] == "text" else _picture(part["image_url"]["url"]) for part in content
+    ]
+
+
+def _picture(url: str) -> Document:
+    media_type = url.removeprefix("data:").partition(";")[0]
+    return {"type": "image", "source": {"media_type": media_type, "path": url}}
+
+
 def _call(id_: str, name: str, arguments: Any) -> Document:
     return {"tool_call_id": id_, "function_name": name, "arguments": arguments}
 
 
 def _answer(step: Document, message: ReadMessage) -> None:
-    result = {"content": message["content"]}
+    result = {"content": _content(message["content"])}
     if message.get("tool_call_id") in {call["tool_call_id"] for call in step.get("tool_calls", ())}:
         result["source_call_id"] = message["tool_call_id"]
     step.setdefault("observation", {"results": []})["results"].append(result)
@@ -162,7 +182,7 @@ def _results(step: Document, records: Sequence[ToolCallRecord]) -> list[Document
     return [
         {
             "source_call_id": call["tool_call_id"],
-            "content": record.output,
+            "content": _content(output_of(record)),
             "extra": {"is_error": record.is_error, "duration_s": record.duration_s},
         }
         for call, record in zip(step.get("tool_calls", ()), records, strict=False)
@@ -216,6 +236,8 @@ def _extra(rollout: Rollout, transcript: Transcript) -> Document:
         extra["sampling"] = rollout.trajectory.sampling.model_dump(mode="json", exclude_none=True)
         extra["logprobs_mode"] = rollout.trajectory.logprobs_mode
         extra["segments"] = len(rollout.trajectory.segments)
+        if transcript.prompt is None and rollout.trajectory.pictures:
+            extra["pictures"] = {str(id_): one for id_, one in rollout.trajectory.pictures.items()}
     extra["segment"] = transcript.segment
     extra["exported_by"] = f"prorl-service {__version__}"
     return extra

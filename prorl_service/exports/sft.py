@@ -35,24 +35,40 @@ COLUMNS = {
     "is_trained": "bool",
 }
 """Types of the columns in Parquet."""
+IMAGES = {"images": "list<text>"}
+"""Column for a model that sees: an empty list, since the messages have the pictures. TRL takes it
+for the sign that there are any; without it, TRL trains on placeholders alone, and says nothing."""
+
+
+def columns(transcriber: Transcriber) -> dict[str, str]:
+    return COLUMNS if _pad_id(transcriber) is None else COLUMNS | IMAGES
+
+
+def _pad_id(transcriber: Transcriber) -> int | None:
+    """Returns the placeholder of pictures; None if the model does not see."""
+    chat = transcriber.chat
+    return None if chat is None or chat.pictures is None else chat.pictures.pad_id
 
 
 def rows(
     record: ExportRecord, transcriber: Transcriber, *, all_segments: bool = False
 ) -> Iterator[Row]:
-    """Yields a row a segment, except those with an unreadable prompt or without a reply and, unless
-    `all_segments`, those that trainers do not learn from (`trained_masks`): who trains on a row
-    learns all of its replies. Main conversations of a model behind an API are learnt from as text.
-    `is_abandoned`, `is_replayed` and `turn_rewards` have an entry for each turn."""
+    """Yields a row a segment, except those with an unreadable prompt, without a reply or with a
+    sampled placeholder, which trainers would take for a picture, and, unless `all_segments`, those
+    that trainers do not learn from (`trained_masks`): who trains on a row learns all of its
+    replies. Main conversations of a model behind an API are learnt from as text. `is_abandoned`,
+    `is_replayed` and `turn_rewards` have an entry for each turn."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return
     policy, segments = rollout.trajectory.policy, rollout.trajectory.segments
     trained = map(any, trained_masks(rollout))
-    transcripts = transcriber.transcripts(record)
+    transcripts, pad_id = transcriber.transcripts(record), _pad_id(transcriber)
     for segment, transcript, is_trained in zip(segments, transcripts, trained, strict=True):
         is_taught = is_trained or _is_an_apis(rollout, segment)
         if transcript.prompt is None or not transcript.said or not (is_taught or all_segments):
+            continue
+        if pad_id in segment.prompt_ids or pad_id in segment.response_ids:
             continue
         yield {
             "messages": transcript.messages,
@@ -74,6 +90,7 @@ def rows(
             "segments": len(segments),
             "kind": segment.kind,
             "is_trained": is_trained,
+            **({} if pad_id is None else {"images": []}),
         }
 
 

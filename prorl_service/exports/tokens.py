@@ -6,6 +6,7 @@ from typing import Any
 from prorl_service.client.trainable import token_rewards, trained_masks, turn_rewards
 from prorl_service.exports.transcript import ExportRecord
 from prorl_service.schemas import NOT_SAMPLED, Rollout, Sampling, Segment, Trajectory
+from prorl_service.schemas.pictures import shown
 
 Row = dict[str, Any]
 
@@ -42,7 +43,8 @@ def rows(record: ExportRecord, *, all_segments: bool = False) -> Iterator[Row]:
     the sampled ids that trainers learn from (`trained_masks`), or all of them with `all_segments`.
     `is_trained` says whether the row has any. `exact` says that the logprobs' distribution was not
     truncated, so that importance ratios with them are exact. `token_rewards` sum to `reward`. Text
-    of a model behind an API gives no rows."""
+    of a model behind an API gives no rows, nor do segments with pictures: their tokens are of no
+    vocabulary, and trainers take no pixels beside `input_ids`."""
     rollout = record.rollout
     if rollout.trajectory is None or rollout.trajectory.policy is not None:
         return
@@ -50,6 +52,8 @@ def rows(record: ExportRecord, *, all_segments: bool = False) -> Iterator[Row]:
     for number, segment in enumerate(segments):
         before = len(segment.prompt_ids)
         ids = segment.prompt_ids + segment.response_ids
+        if any(shown(ids)):
+            continue
         mask = [0] * before + (segment.loss_mask if all_segments else trained[number])
         yield {
             "input_ids": ids,

@@ -6,17 +6,25 @@ outputs are known. Text of agents and tools stays as the policy saw it, with spe
 so that it cannot fake a turn when it is rendered again.
 """
 
+import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from prorl_service.agents.base import Prompt
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message, Rollout, Segment, Task, ToolCallRecord, Trajectory, Turn
-from prorl_service.schemas.pictures import shown
+from prorl_service.schemas.pictures import parts_of
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import ToolSchema
-from prorl_service.tokens.reading import Numbers, ReadMessage, ReadPrompt, ReplyReader, spoken
+from prorl_service.tokens.messages import defused
+from prorl_service.tokens.reading import (
+    Conversation,
+    ReadMessage,
+    ReadPrompt,
+    ReplyReader,
+    spoken,
+)
 
 PromptOf = Callable[[Task], Prompt | None]
 """Function that returns the prompt of a task's agent; None if the agent is not available here."""
@@ -79,14 +87,21 @@ class Transcriber:
         trajectory = record.rollout.trajectory
         if trajectory is None:
             return []
-        return [self._of(record, trajectory, index) for index in range(len(trajectory.segments))]
+        contents = trajectory.contents()
+        return [
+            self._of(
+                record, trajectory, index, Conversation(trajectory.sampling.thinking, contents)
+            )
+            for index in range(len(trajectory.segments))
+        ]
 
-    def _of(self, record: ExportRecord, trajectory: Trajectory, index: int) -> Transcript:
+    def _of(
+        self, record: ExportRecord, trajectory: Trajectory, index: int, known: Conversation
+    ) -> Transcript:
         segment = trajectory.segments[index]
         turns = sorted(
             (turn for turn in trajectory.turns if turn.segment == index), key=lambda one: one.start
         )
-        numbers, thinking = Numbers(), trajectory.sampling.thinking
         if self.reader is None or self.chat is None:
             task = record.task if index == 0 else None
             return Transcript(
@@ -95,17 +110,16 @@ class Transcriber:
                 prompt=None if task is None else _plain(task.messages),
                 prompt_from=None if task is None else "task",
             )
-        prompt = self._prompt(record.task, segment, thinking, numbers)
+        prompt = self._prompt(record.task, segment, known)
         tools = prompt.tools if prompt is not None else []
-        has_pictures = any(shown(segment.prompt_ids + segment.response_ids))
-        said, is_whole = [], prompt is not None and not has_pictures
+        said, is_whole = [], prompt is not None
         for n, turn in enumerate(turns):
             before = segment.prompt_ids + segment.response_ids[: turn.start]
-            message = self._message(turn, before, tools, numbers)
+            message = self._message(turn, before, tools, known)
             answers: list[ReadMessage] | None = []
             if n + 1 < len(turns):
                 between = segment.response_ids[turn.stop : turns[n + 1].start]
-                answers = self._answers(turn, message, between, segment, thinking)
+                answers = self._answers(turn, message, between, segment, known)
             is_whole &= answers is not None
             if answers is None:
                 answers = [self._defused(one) for one in _results(turn, message)]
@@ -115,7 +129,7 @@ class Transcriber:
         return Transcript(index, said, prompt.messages, "tokens", tools, is_whole)
 
     def _prompt(
-        self, task: Task | None, segment: Segment, thinking: bool | None, numbers: Numbers
+        self, task: Task | None, segment: Segment, known: Conversation
     ) -> ReadPrompt | None:
         """Prefers the agent's own prompt, if the policy saw it: its tools are apart from text."""
         assert self.chat is not None
@@ -123,22 +137,22 @@ class Transcriber:
         made = None if task is None else self._prompt_of(task)
         if made is not None:
             try:
-                ids = self.chat.prompt_ids(made.messages, tools=made.tools, thinking=thinking)
+                ids = self.chat.prompt_ids(made.messages, tools=made.tools, thinking=known.thinking)
             except InvalidRequest:
                 ids = []
             if ids == segment.prompt_ids:
                 messages = [self._defused(one) for one in _plain(made.messages)]
                 return ReadPrompt(messages, list(made.tools))
-        return self.reader.prompt(segment.prompt_ids, thinking=thinking, numbers=numbers)
+        return self.reader.prompt(segment.prompt_ids, known)
 
     def _message(
-        self, turn: Turn, before: Sequence[int], tools: Sequence[ToolSchema], numbers: Numbers
+        self, turn: Turn, before: Sequence[int], tools: Sequence[ToolSchema], known: Conversation
     ) -> ReadMessage:
         assert self.chat is not None
         reply = self.chat.read(turn.text, before, tools)
         if reply.problem is not None or turn.format_error or len(reply.calls) > CALL_LIMIT:
             return {"role": "assistant", "content": turn.text}
-        return spoken(reply.content, reply.reasoning, reply.calls, numbers.ids(reply.calls))
+        return spoken(reply.content, reply.reasoning, reply.calls, known.ids(reply.calls))
 
     def _answers(
         self,
@@ -146,20 +160,20 @@ class Transcriber:
         message: ReadMessage,
         between: Sequence[int],
         segment: Segment,
-        thinking: bool | None,
+        known: Conversation,
     ) -> list[ReadMessage] | None:
         """Returns the messages that answer `turn`, or None if they cannot be read for certain."""
         assert self.reader is not None
         after = segment.response_ids[turn.stop - 1]
         results = _results(turn, message)
-        if results and self.reader.is_rendered(results, between, after, thinking):
+        if results and self.reader.is_rendered(results, between, after, known.thinking):
             return [self._defused(one) for one in results]
         calls = [(call["id"], call["function"]["name"]) for call in message.get("tool_calls", ())]
-        return self.reader.between(between, after=after, calls=calls, thinking=thinking)
+        return self.reader.between(between, after=after, calls=calls, known=known)
 
     def _defused(self, message: ReadMessage) -> ReadMessage:
         assert self.chat is not None
-        return {**message, "content": self.chat.defuse(message["content"])}
+        return {**message, "content": defused(message["content"], self.chat.defuse)}
 
 
 def _context(segment: Segment, turns: Sequence[Turn], index: int) -> list[int]:
@@ -181,11 +195,21 @@ def _results(turn: Turn, message: ReadMessage) -> list[ReadMessage]:
     return [_result(call, id_) for call, id_ in zip(turn.tool_calls, ids, strict=False)]
 
 
+def output_of(call: ToolCallRecord) -> str | list[dict[str, Any]]:
+    """Returns a call's output with its pictures behind it, as a message's content."""
+    contents = [base64.b64decode(one) for one in call.pictures]
+    return parts_of([call.output, *("" for _ in contents)], contents)
+
+
 def _result(call: ToolCallRecord, id_: str) -> ReadMessage:
-    result = {"role": "tool", "content": call.output, "name": call.name}
+    result: ReadMessage = {"role": "tool", "content": output_of(call), "name": call.name}
     return {**result, "tool_call_id": id_} if id_ else result
 
 
 def _plain(messages: Sequence[Message]) -> list[ReadMessage]:
-    dumped = [message.model_dump(exclude_none=True) for message in messages]
+    left_out = {"content", "pictures"}
+    dumped = [
+        {"content": message.parts, **message.model_dump(exclude_none=True, exclude=left_out)}
+        for message in messages
+    ]
     return [{key: one for key, one in message.items() if one != []} for message in dumped]

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -32,6 +33,7 @@ from prorl_service.schemas.base import (
     WireModel,
     encodable_json,
 )
+from prorl_service.schemas.pictures import parts_of
 from prorl_service.schemas.rollouts import Sampling, Trajectory
 from prorl_service.schemas.tracing import Traceparent
 
@@ -136,6 +138,13 @@ class Message(WireModel):
         if message.role != "assistant":
             raise ValueError(f"a reply is the assistant's, not the {message.role}'s")
         return message
+
+    @property
+    def parts(self) -> str | list[dict[str, Any]]:
+        """The content as OpenAI has it: text, or parts if there are pictures."""
+        places = [0, *(one.at for one in self.pictures), len(self.content)]
+        texts = [self.content[start:stop] for start, stop in pairwise(places)]
+        return parts_of(texts, [one.content for one in self.pictures])
 
     @model_validator(mode="before")
     @classmethod

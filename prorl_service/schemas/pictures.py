@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
 FIRST_ID = 1 << 30
 """Least id of a picture."""
@@ -46,6 +47,17 @@ def url_of(content: bytes) -> str:
     """Returns a picture as a `data:` URL."""
     kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def parts_of(texts: Sequence[str], contents: Sequence[bytes]) -> str | list[dict[str, Any]]:
+    """Returns a message's content as OpenAI has it: text, or parts if there are pictures. `texts`:
+    those around the pictures, one more than there are of these."""
+    first, *others = texts
+    parts: list[dict[str, Any]] = [{"type": "text", "text": first}]
+    for content, text in zip(contents, others, strict=True):
+        parts.append({"type": "image_url", "image_url": {"url": url_of(content)}})
+        parts.append({"type": "text", "text": text})
+    return [one for one in parts if one.get("text") != ""] if contents else first
 
 
 def padded(ids: Sequence[int], pad_id: int) -> list[int]:

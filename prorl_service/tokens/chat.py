@@ -108,7 +108,7 @@ class ChatFormat:
             )
         tools = [defused(tool, self.defuse) for tool in tools]
         text = self._template.render(self._rendered(messages), tools, thinking)
-        return self._expanded(self.encode(text), messages)
+        return self.expanded(self.encode(text), messages)
 
     def delta_ids(
         self, messages: Sequence[Message], *, after: int, thinking: bool | None = None
@@ -129,7 +129,7 @@ class ChatFormat:
             text = self._after_stand_in(turns, thinking)
         else:
             text = envelope.around(contents)
-        ids = self._expanded(self.encode(text), messages)
+        ids = self.expanded(self.encode(text), messages)
         return ids[1:] if ids[0] == after else ids
 
     def read(self, text: str, prompt_ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Reply:
@@ -216,8 +216,8 @@ class ChatFormat:
         """Returns `content` with the special tokens broken that it spells out."""
         return self._special_text.sub(lambda m: m[0][0] + "\u200b" + m[0][1:], content)
 
-    def _expanded(self, ids: list[int], messages: Sequence[Message]) -> list[int]:
-        """Returns ids with the pictures of the messages. Raises `InvalidRequest`."""
+    def expanded(self, ids: list[int], messages: Sequence[Message]) -> list[int]:
+        """Returns ids with the pictures of these messages. Raises `InvalidRequest`."""
         contents = [one.content for message in messages for one in message.pictures]
         if not contents:
             return ids

@@ -6,16 +6,18 @@ to the very text it was read from: a template that cannot be read so gives none,
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count, pairwise
+from itertools import count, islice, pairwise
 from typing import Any
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
+from prorl_service.schemas.pictures import parts_of, shown
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import ToolCall, ToolSchema
+from prorl_service.tokens.pictures import PLACEHOLDER
 from prorl_service.tokens.probe import (
     CALL,
     as_result,
@@ -27,7 +29,8 @@ from prorl_service.tokens.probe import (
 )
 
 ReadMessage = dict[str, Any]
-"""A message in OpenAI's form, with the arguments of calls as an object."""
+"""A message in OpenAI's form, with the arguments of calls as an object, and content in parts if it
+has pictures."""
 
 _MARK = "4711-mark-%d"
 _SCANNED = 1 << 18
@@ -50,9 +53,13 @@ class _Frame:
 
 
 @dataclass(slots=True)
-class Numbers:
-    """Ids for the calls of one conversation, where the model gives none."""
+class Conversation:
+    """What is known of a conversation beside its tokens, and ids for its calls, where the model
+    gives none."""
 
+    thinking: bool | None = None
+    contents: Mapping[int, bytes] = field(default_factory=dict)
+    """Pictures by the id of their tokens."""
     _next: Iterator[int] = field(default_factory=count)
 
     def ids(self, calls: Sequence[ToolCall]) -> list[str]:
@@ -64,20 +71,19 @@ class ReplyReader:
         self._chat = chat
         self._frames = lru_cache(maxsize=64)(self._learn)
 
-    def prompt(
-        self, prompt_ids: Sequence[int], *, thinking: bool | None, numbers: Numbers
-    ) -> ReadPrompt | None:
+    def prompt(self, prompt_ids: Sequence[int], known: Conversation) -> ReadPrompt | None:
         """Returns the conversation that a prompt holds; None if it cannot be told for certain."""
         text = self._text(prompt_ids)
         tools = _tools_in(text[:_SCANNED])
         for offered in (tools, []) if tools else ([],):
-            said = self._said(text, None, offered, thinking)
+            said = self._said(text, None, offered, known.thinking)
             if said is None or not self._is_up_to_reply(said):
                 continue
-            messages = self._messages(said[:-1], offered, numbers)
+            messages = self._messages(said[:-1], offered, known)
             for one in (messages, [_without_ids(message) for message in messages]):
-                if self._rendered(one, offered, thinking) == text:
-                    return ReadPrompt(messages, offered)
+                if self._rendered(one, offered, known.thinking) == text:
+                    seen = self._with_pictures(messages, prompt_ids, known.contents)
+                    return None if seen is None else ReadPrompt(seen, offered)
         return None
 
     def between(
@@ -86,7 +92,7 @@ class ReplyReader:
         *,
         after: int,
         calls: Sequence[tuple[str, str]],
-        thinking: bool | None,
+        known: Conversation,
     ) -> list[ReadMessage] | None:
         """Returns the messages that answered a turn; None if they cannot be told for certain.
 
@@ -95,14 +101,17 @@ class ReplyReader:
         """
         ends_turn = bool(context_ids) and context_ids[0] in self._chat.end_ids
         text = self._text(context_ids if ends_turn else [after, *context_ids])
-        said = self._said(text, "assistant", [], thinking)
+        said = self._said(text, "assistant", [], known.thinking)
         if said is None or len(said) < 3 or said[0][1] or not self._is_up_to_reply(said):
             return None
-        messages = [{"role": role, "content": content} for role, content, _ in said[1:-1]]
+        read = [{"role": role, "content": content} for role, content, _ in said[1:-1]]
+        messages = self._with_pictures(read, context_ids, known.contents)
+        if messages is None:
+            return None
         results = [message for message in messages if message["role"] == "tool"]
         for result, (id_, name) in zip(results, calls, strict=False):
             result |= {"tool_call_id": id_, "name": name}
-        return messages if self.is_rendered(messages, context_ids, after, thinking) else None
+        return messages if self.is_rendered(messages, context_ids, after, known.thinking) else None
 
     def is_rendered(
         self,
@@ -126,8 +135,10 @@ class ReplyReader:
     def renders(self, messages: Sequence[ReadMessage], tools: Sequence[ToolSchema]) -> list[int]:
         """Returns ids of a finished conversation as trainers render it; none if it is refused."""
         try:
-            return self._chat.encode(self._chat.text(messages, tools, generation=False))
-        except InvalidRequest:
+            ids = self._chat.encode(self._chat.text(messages, tools, generation=False))
+            seen = [Message(**one) for one in messages if isinstance(one["content"], list)]
+            return self._chat.expanded(ids, seen)
+        except (InvalidRequest, ValueError):
             return []
 
     def _is_up_to_reply(self, said: Sequence[tuple[str, str, bool]]) -> bool:
@@ -137,7 +148,10 @@ class ReplyReader:
         return role == "assistant" and not rest and not runs_over
 
     def _text(self, ids: Sequence[int]) -> str:
-        """Decodes all ids. Decoding drops the token that ends a turn: here, one that is added."""
+        """Decodes all ids, with a placeholder for each picture. Decoding drops the token that ends
+        a turn: here, one that is added."""
+        if self._chat.pictures is not None:
+            ids = self._chat.pictures.compact(ids)
         return self._chat.decode([*ids, self._chat.end_of_turn_id])
 
     def _rendered(
@@ -155,7 +169,7 @@ class ReplyReader:
         self,
         said: Sequence[tuple[str, str, bool]],
         tools: Sequence[ToolSchema],
-        numbers: Numbers,
+        known: Conversation,
     ) -> list[ReadMessage]:
         messages: list[ReadMessage] = []
         open_calls: list[tuple[str, str]] = []
@@ -163,7 +177,7 @@ class ReplyReader:
             message: ReadMessage = {"role": role, "content": content}
             if role == "assistant":
                 reply = self._chat.replies.parse(content, tools, is_reasoning=is_reasoning)
-                ids = numbers.ids(reply.calls)
+                ids = known.ids(reply.calls)
                 if reply.problem is None:
                     message = spoken(reply.content, reply.reasoning, reply.calls, ids)
                 open_calls = [(id_, one.name) for id_, one in zip(ids, reply.calls, strict=True)]
@@ -172,6 +186,24 @@ class ReplyReader:
                 message |= {"tool_call_id": id_, "name": name}
             messages.append(message)
         return messages
+
+    def _with_pictures(
+        self, messages: list[ReadMessage], ids: Sequence[int], contents: Mapping[int, bytes]
+    ) -> list[ReadMessage] | None:
+        """Returns messages with a chain's pictures in the place of placeholders, which no other
+        text of the chain can spell; None if one is not known."""
+        seen = [*shown(ids)]
+        if not seen:
+            return messages
+        texts = [message["content"].split(PLACEHOLDER) for message in messages]
+        places = sum(len(around) - 1 for around in texts)
+        if self._chat.pictures is None or places != len(seen) or not contents.keys() >= {*seen}:
+            return None
+        waiting = (contents[id_] for id_ in seen)
+        return [
+            {**message, "content": parts_of(around, [*islice(waiting, len(around) - 1)])}
+            for message, around in zip(messages, texts, strict=True)
+        ]
 
     def _said(
         self,

@@ -68,7 +68,9 @@ def test_sft_rows_of_a_training_are_its_steps(made: Made, saved: Path) -> None:
         *(f"g-{group}.{index}" for group in range(4) for index in range(2)),
         *("g-4.0", "g-4.0", "g-4.1", "g-4.1"),
     ]
-    assert said == ("prorl: 12 written, 2 left out: not trained on, or prompt unreadable\n")
+    assert said == (
+        "prorl: 12 written, 2 left out: not trained on, prompt unreadable, or tokens of pictures\n"
+    )
 
 
 def test_each_document_of_atif_is_a_file(made: Made, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
 from prorl_service.tokens import message_tokens
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tokens.reading import Numbers, ReplyReader
+from prorl_service.tokens.reading import Conversation, ReplyReader
 from tests.tokens.families import TOOLS
 
 HOSTILE = st.lists(
@@ -84,7 +84,7 @@ def test_a_conversation_is_read_back_as_it_was_said(
 def test_people_read_the_same_conversation(api_chat: ChatFormat) -> None:
     first = [Message(role="user", content="Fix it.")]
     ids = api_chat.prompt_ids(first, tools=TOOLS)
-    read = ReplyReader(api_chat).prompt(ids, thinking=None, numbers=Numbers())
+    read = ReplyReader(api_chat).prompt(ids, Conversation())
     assert read is not None
     assert (read.messages, read.tools) == ([{"role": "user", "content": "Fix it."}], TOOLS)
 

@@ -17,8 +17,11 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
 from prorl_service.schemas.pictures import FIRST_ID, canonical, id_of, shown, size_of, url_of
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tokens.pictures import PictureFormat
+from prorl_service.tokens.messages import defused
+from prorl_service.tokens.pictures import PAD, PLACEHOLDER, PictureFormat
+from prorl_service.tokens.reading import Conversation, ReplyReader
 from tests.pictures import encoded, message, png
+from tests.pictures import shown as shown_at
 
 SIDES = st.integers(1, 700)
 
@@ -75,11 +78,47 @@ def test_a_prompt_has_the_pictures_where_they_are_shown(
     assert [*shown(ids)] == [id_of(first), id_of(second)]
     assert (ids.count(id_of(first)), ids.count(id_of(second))) == (6, 4)
     text = seeing.decode(pictures.compact(ids))
-    pad = "<|vision_start|><|image_pad|><|vision_end|>"
-    assert f"Look: {pad} and {pad} <\u200b|image_pad|>?" in text
+    assert f"Look: {PLACEHOLDER} and {PLACEHOLDER} <\u200b|image_pad|>?" in text
     assert pictures.padded(ids).count(pictures.pad_id) == 10
     others = seeing.prompt_ids([message("Look: ", png(84, 56, seed=3))])
     assert id_of(first) not in others
+
+
+CONTENTS = [png(seed=1), png(84, 56, seed=2)]
+PIECES = [PLACEHOLDER, PAD, "<|im_end|>\n<|im_start|>user\n", "<", " ", "a", "é"]
+
+
+@st.composite
+def showing(draw: st.DrawFn, /, **fields: str) -> Message:
+    """A message with pictures at any places of a text that spells placeholders, too."""
+    content = "".join(draw(st.lists(st.sampled_from(PIECES), max_size=4)))
+    places = sorted(draw(st.lists(st.integers(0, len(content)), max_size=3)))
+    pictures = [shown_at(draw(st.sampled_from(CONTENTS)), at) for at in places]
+    return Message.model_validate({**fields, "content": content, "pictures": pictures})
+
+
+@pytest.mark.slow
+@given(
+    asked=st.lists(showing(role="user"), min_size=1, max_size=3),
+    result=showing(role="tool", name="look", tool_call_id="call00000"),
+)
+def test_pictures_are_read_back_where_the_policy_saw_them(
+    seeing: ChatFormat, asked: list[Message], result: Message
+) -> None:
+    reader, after = ReplyReader(seeing), seeing.end_of_turn_id
+    known = Conversation(contents={id_of(one): one for one in CONTENTS})
+    ids, between = seeing.prompt_ids(asked), seeing.delta_ids([result], after=after)
+    read, calls = reader.prompt(ids, known), [("call00000", "look")]
+    answers = reader.between(between, after=after, calls=calls, known=known)
+    assert read is not None
+    assert answers is not None
+    assert [one["content"] for one in [*read.messages, *answers]] == [
+        defused(one.parts, seeing.defuse) for one in [*asked, result]
+    ]
+    assert seeing.prompt_ids([Message(**one) for one in read.messages]) == ids
+    assert seeing.delta_ids([Message(**one) for one in answers], after=after) == between
+    if any(one.pictures for one in asked):
+        assert reader.prompt(ids, Conversation()) is None
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tokens.reading import Numbers, ReadMessage, ReplyReader
+from prorl_service.tokens.reading import Conversation, ReadMessage, ReplyReader
 from tests.tokens.families import FAMILIES, TOOLS, Family, chat_of
 
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -72,7 +72,7 @@ def test_a_conversation_is_read_in_full(
 ) -> None:
     chat, said = chat_of(family), CONVERSATIONS[name]
     prompt_ids = chat.prompt_ids(messages(said), tools=tools, thinking=thinking)
-    read = ReplyReader(chat).prompt(prompt_ids, thinking=thinking, numbers=Numbers())
+    read = ReplyReader(chat).prompt(prompt_ids, Conversation(thinking))
     assert read is not None
     assert (read.messages, read.tools) == (said, tools)
 
@@ -88,7 +88,7 @@ def test_what_is_read_in_part_renders_to_the_very_prompt(name: str) -> None:
         except InvalidRequest:
             refused += 1
             continue
-        read = ReplyReader(chat).prompt(prompt_ids, thinking=thinking, numbers=Numbers())
+        read = ReplyReader(chat).prompt(prompt_ids, Conversation(thinking))
         if read is None:
             unread += 1
         else:
@@ -113,7 +113,7 @@ def test_what_answered_a_turn_is_read_for_certain_or_not_at_all(
     for after in sorted(chat.end_ids):
         ids = chat.delta_ids(messages(answers), after=after)
         assert reader.is_rendered(answers, ids, after, None)
-        read = reader.between(ids, after=after, calls=[("call00000", "edit")], thinking=None)
+        read = reader.between(ids, after=after, calls=[("call00000", "edit")], known=Conversation())
         assert read == answers or (family.name in IN_PART and read is None)
 
 
@@ -136,7 +136,7 @@ def test_any_content_is_read_back_as_the_policy_saw_it(
     if len(said) == 1:
         said[0]["role"] = "user"
     prompt_ids = chat.prompt_ids(messages(said))
-    read = ReplyReader(chat).prompt(prompt_ids, thinking=None, numbers=Numbers())
+    read = ReplyReader(chat).prompt(prompt_ids, Conversation())
     assert read is not None
     assert read.messages == [{**one, "content": chat.defuse(one["content"])} for one in said]
 
@@ -145,14 +145,12 @@ def test_a_prompt_that_is_no_rendering_is_not_read(chat: ChatFormat) -> None:
     reader = ReplyReader(chat)
     whole = chat.prompt_ids(messages([SYSTEM, USER]))
     for ids in (whole[:-2], whole[3:], chat.encode("Once upon a time"), []):
-        assert reader.prompt(ids, thinking=None, numbers=Numbers()) is None
+        assert reader.prompt(ids, Conversation()) is None
 
 
 def test_tools_that_a_user_spells_out_are_text(chat: ChatFormat) -> None:
     tool = '{"type": "function", "function": {"name": "rm", "description": "x"}}'
     said: list[ReadMessage] = [{"role": "user", "content": f"<tools>\n{tool}\n</tools>"}]
-    read = ReplyReader(chat).prompt(
-        chat.prompt_ids(messages(said)), thinking=None, numbers=Numbers()
-    )
+    read = ReplyReader(chat).prompt(chat.prompt_ids(messages(said)), Conversation())
     assert read is not None
     assert (read.messages, read.tools) == (said, [])

@@ -149,7 +149,7 @@ class Backend:
             )
         if call.pictures and not self.engine.sees:
             raise BackendRejected(
-                f"{self.url} takes no pictures", hint="vLLM and the reference engine do"
+                f"{self.url} takes no pictures", hint="vLLM 0.32 and the reference engine do"
             )
         answer = await self.engine.generate(call)
         if len(answer.token_ids) > call.max_tokens:

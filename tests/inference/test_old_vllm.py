@@ -276,6 +276,19 @@ async def test_a_vllm_without_its_flag_is_refused_by_the_flag(release: tuple[int
             pass
 
 
+@pytest.mark.parametrize("release", [(0, 22), (0, 31)])
+async def test_a_vllm_that_was_not_tested_with_pictures_refuses_them(
+    release: tuple[int, int],
+) -> None:
+    engine = OldVllm(release)
+    async with known_backend(engine) as backend:
+        call = EngineCall(EncodedPrompt(PROMPT), Sampling(), LENGTH, 7, "r", pictures=[b"one"])
+        with pytest.raises(BackendRejected, match=f"{engine.url} takes no pictures") as refused:
+            await backend.generate(call)
+    assert refused.value.hint == "vLLM 0.32 and the reference engine do"
+    assert not engine.requests
+
+
 async def test_a_new_vllm_must_report_its_versions() -> None:
     async with known_backend(OldVllm((0, 32))) as backend:
         with pytest.raises(BackendError, match="weight_versions"):

@@ -128,6 +128,15 @@ async def test_a_sound_answer_is_read(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("gets no seeds") == 1
 
 
+async def test_pictures_are_refused_before_the_call() -> None:
+    engine = Sglang()
+    async with backend_of(engine.routes()) as backend:
+        with pytest.raises(BackendRejected, match=f"{backend.url} takes no pictures") as refused:
+            await generate(backend, pictures=[b"one"])
+    assert refused.value.hint == "vLLM 0.32 and the reference engine do"
+    assert not engine.asked
+
+
 async def test_seeds_go_to_an_engine_that_samples_by_them() -> None:
     server = {**SERVER, "enable_deterministic_inference": True}
     engine = Sglang(**{"/server_info": answers(server)})

@@ -12,10 +12,15 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
 from prorl_service import local
+from prorl_service.errors import BackendError
+from prorl_service.inference.engines.base import EngineCall
+from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.reference_engine.kv import KVCache
 from prorl_service.inference.reference_engine.model import Chunk, PackedModel
+from prorl_service.schemas import Sampling
 from prorl_service.schemas.pictures import id_of, url_of
 from prorl_service.tokens.chat import ChatFormat
+from tests.inference.scripted_backend import answers, backend_of
 from tests.pictures import message, png
 
 MORE = [5, 6, 7]
@@ -126,3 +131,16 @@ def test_a_model_of_texts_refuses_pictures(tiny_model: Path, tmp_path: Path) -> 
     with local.engine(tiny_model, log=tmp_path / "log") as engine:
         refused = asked(engine.url, [1, 2], png(), status=400)
     assert "sees no pictures" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize("told", [{}, {"prompt_token_ids": [1, 2]}], ids=["ignored", "otherwise"])
+async def test_an_engine_that_expands_pictures_otherwise_fails_the_call(
+    chat: ChatFormat, told: dict[str, Any]
+) -> None:
+    prompt = EncodedPrompt(chat.prompt_ids([message("What?", png())]))
+    usage = {"prompt_tokens": len(prompt)}
+    routes = {"/inference/v1/generate": answers({"usage": usage, "choices": [], **told})}
+    async with backend_of(routes, "vllm") as backend:
+        backend.engine.chat = chat
+        with pytest.raises(BackendError, match="it expands pictures in another way"):
+            await backend.generate(EngineCall(prompt, Sampling(), 5, 1, "r", pictures=[png()]))

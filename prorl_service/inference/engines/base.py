@@ -160,8 +160,6 @@ class Engine(ABC):
     """Name in `BackendSpec.kind`, and in traces."""
     owned_by: ClassVar[str] = ""
     """Owner by which it is recognised: that in the answer of its /v1/models."""
-    sees: ClassVar[bool] = False
-    """True if calls may have pictures."""
     hints: ClassVar[Mapping[int, str]] = {}
     """Hints for refusals, by HTTP status."""
 
@@ -171,6 +169,11 @@ class Engine(ABC):
         """Name of the model to ask for, at an API that has several."""
         self.chat: ChatFormat | None = None
         """Format of the model, once it is known, for engines that take messages."""
+
+    @property
+    def sees(self) -> bool:
+        """True if calls may have pictures."""
+        return False
 
     @property
     def needs_probes(self) -> bool:

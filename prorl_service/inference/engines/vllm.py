@@ -84,6 +84,10 @@ class VllmEngine(VllmRoutes):
     def needs_probes(self) -> bool:
         return self._bracket is not None
 
+    @property
+    def sees(self) -> bool:
+        return self._is_from(releases.SEES)
+
     async def describe(self, info: EngineInfo) -> EngineInfo:
         await self._check_release()
         self._adapters = info.adapters

@@ -23,6 +23,8 @@ REPORTS_VERSIONS: Release = (0, 32)
 """First release whose answers have `weight_versions`."""
 SWAPS_ADAPTERS: Release = (0, 32)
 """First release tested with LoRA adapters, and with whole models where it takes adapters."""
+SEES: Release = (0, 32)
+"""First release tested with pictures."""
 
 UNTAGGED: Release = (0, 1)
 """Release that a build from a checkout without tags claims to be."""

@@ -43,9 +43,12 @@ TIMES = "times"
 
 
 class VllmRoutes(Engine):
-    sees = True
     model: str | None = None
     """Name of the model in calls; None: the engine's default."""
+
+    @property
+    def sees(self) -> bool:
+        return True
 
     async def describe(self, info: EngineInfo) -> EngineInfo:
         with suppress(BackendRejected):  # vLLM has these routes in its development mode only
@@ -105,7 +108,7 @@ class VllmRoutes(Engine):
         prompt_length = len(call.prompt)
         if call.pictures:
             seen = self._pictures.padded(call.prompt.ids)
-            require(answer["prompt_token_ids"] == seen, "it expands pictures in another way")
+            require(answer.get("prompt_token_ids") == seen, "it expands pictures in another way")
         choice = answer["choices"][0]
         ids, spans = choice["token_ids"], choice.get("weight_versions") or []
         usage = answer["usage"] if label is None else answer.get("usage")

@@ -139,6 +139,7 @@ def verl(quick: bool) -> frame.Found | None:
     python = frame.environment("verl")
     if python is None:
         return None
+    CACHE.mkdir(parents=True, exist_ok=True)
     rows, curves = list[frame.Row](), dict[str, list[float]]()
     for seed in range(1 if quick else SEEDS):
         with TemporaryDirectory(prefix="prorl-bench-") as name:

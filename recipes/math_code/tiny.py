@@ -5,7 +5,7 @@ A policy imitates attempts at the offline problems of the training split. Most a
 earns a reward is left to reinforcement learning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -25,6 +25,8 @@ COUNT = 2000
 RIGHT_SHARE = 0.15
 USUAL_SHARE = 0.55
 """Share of the usual mistake."""
+RIGHT_SHARE_OF_PRETRAINED = 0.4
+"""Share for a model that is trained on few rollouts; its mistakes are all as usual."""
 SEED = 0
 RIGHT_SHARE_OF_LEVELS = (0.7, 0.4, 0.2, 0.05)
 SUMS_OF_A_LEVEL = 60
@@ -40,7 +42,7 @@ def warm_started_for(
     else:
         transcripts = [
             _transcript(example, attempt, options)
-            for example, attempt in _demonstrations(_examples(task, options, base))
+            for example, attempt in _demonstrations(task, options, base)
         ]
     return warm_started(cache / f"{task}-tiny", transcripts, config, base)
 
@@ -57,16 +59,30 @@ def _examples(task: str, options: Mapping[str, Any], base: Path | int) -> list[E
     raise ValueError(f"no task {task!r}")
 
 
-def _demonstrations(examples: list[Example]) -> list[tuple[Example, Attempt]]:
+def _demonstrations(
+    task: str, options: Mapping[str, Any], base: Path | int
+) -> list[tuple[Example, Attempt]]:
     rng = Random(SEED)
-    return [(example, _attempt(example, rng)) for example in rng.choices(examples, k=COUNT)]
+    chosen = rng.choices(_examples(task, options, base), k=COUNT)
+    share = _share if isinstance(base, int) else _share_of_pretrained
+    return [(example, _attempt(example, rng, share)) for example in chosen]
 
 
-def _attempt(example: Example, rng: Random) -> Attempt:
-    usual, *others = example.wrong
-    share = (1 - RIGHT_SHARE - USUAL_SHARE) / len(others)
-    weights = [RIGHT_SHARE, USUAL_SHARE, *[share] * len(others)]
-    return rng.choices([example.right, usual, *others], weights)[0]
+def _attempt(example: Example, rng: Random, share: Callable[[int, int], float]) -> Attempt:
+    attempts = [example.right, *example.wrong]
+    weights = [share(place, len(attempts)) for place in range(len(attempts))]
+    return rng.choices(attempts, weights)[0]
+
+
+def _share(place: int, attempts: int) -> float:
+    """Returns the share of an attempt, of which the right one comes first, then the usual one."""
+    rest = (1 - RIGHT_SHARE - USUAL_SHARE) / (attempts - 2)
+    return (RIGHT_SHARE, USUAL_SHARE, *[rest] * attempts)[place]
+
+
+def _share_of_pretrained(place: int, attempts: int) -> float:
+    rest = (1 - RIGHT_SHARE_OF_PRETRAINED) / (attempts - 1)
+    return rest if place else RIGHT_SHARE_OF_PRETRAINED
 
 
 def _sums() -> list[tuple[ReasoningProblem, str]]:

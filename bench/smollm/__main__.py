@@ -2,14 +2,18 @@
 
 `reference`: what `make demo-lm` does. `vllm`: the same, sampled by vLLM on CPU (first
 `scripts/setup-vllm`). `verl`: the same by VeRL's trainer (first `scripts/setup-verl`). `harness`:
-with an unmodified pi as the agent. `text`: by tokens and by text, on three seeds. Runs in
-outputs/smollm are not repeated. Each takes half an hour, those of `text` one.
+with an unmodified pi as the agent. `recipe`: word problems, by the recipe's commands. `text`: by
+tokens and by text, on three seeds. Runs in outputs/smollm are not repeated. Each takes half an
+hour, those of `text` one.
 """
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,6 +37,8 @@ RISE = 0.3
 SEEDS = (0, 1, 2)
 TEXT_STEPS = 8
 OPTIONS = ("--policy", "smollm2")
+RECIPE = ("task=math", "model=smollm2")
+HELDOUT = "offline_math_heldout"
 VLLM = (
     *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
     *("--max-model-len", str(CONTEXT), "--block-size", "32"),
@@ -133,6 +139,47 @@ def verl(quick: bool) -> frame.Found | None:
     return frame.Found([one], headline, {"verl": [made["success"]]})
 
 
+def recipe(quick: bool) -> frame.Found:
+    _use_all_cores()
+    output = OUTPUT / ("quick-recipe" if quick else "recipe")
+    _command("prepare", "--dataset", "offline_math", "--output", "outputs/data/offline_math")
+    _command("prepare", "--dataset", HELDOUT, "--output", f"outputs/data/{HELDOUT}")
+    before = _score(output / "before", quick)
+    few = ("steps=1", "save_every_steps=1") if quick else ()
+    _command("train", *RECIPE, "trainer=trl", f"output={output / 'train'}", *few)
+    policy = (f"model.path={output / 'train/model'}", "model.warm_start=null")
+    after = _score(output / "after", quick, *policy)
+    [state] = islice((output / "train/checkpoints").glob("*/trainer_state.json"), 1)
+    log = [one for one in json.loads(state.read_text())["log_history"] if "step_time" in one]
+    lines = (output / "train/progress.jsonl").read_text().splitlines()
+    headline = {
+        "recipe_success_before": before,
+        "recipe_success_after": after,
+        "recipe_steps": len(lines),
+        "recipe_step_s": round(fmean(one["step_time"] for one in log), 1),
+        "recipe_step_s_max": round(max(one["step_time"] for one in log), 1),
+    }
+    curve = [json.loads(line)["mean_reward"] for line in lines]
+    return frame.Found([headline], headline, {"recipe": [curve]})
+
+
+def _score(output: Path, quick: bool, *overrides: str) -> float:
+    """Returns the success on held-out problems."""
+    ids = (
+        json.loads(line)["problem_id"]
+        for line in Path(f"outputs/data/{HELDOUT}/rows.jsonl").read_text().splitlines()
+    )
+    some = (f"data.only=[{','.join(islice(ids, 4))}]",) if quick else ()
+    own = (f"data={HELDOUT}", f"output={output}", "seeds=1", "pass_at_k=[]")
+    _command("evaluate", *RECIPE, *own, *some, *overrides)
+    scored = json.loads((output / "score.json").read_text())
+    return round(scored["score"]["pass_at_1"], 3)
+
+
+def _command(name: str, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", f"recipes.math_code.{name}", *arguments], check=True)
+
+
 def text(quick: bool) -> frame.Found:
     """Compares training by tokens with training by text, in smaller steps than the demo's."""
     _use_all_cores()
@@ -189,7 +236,5 @@ def _use_all_cores() -> None:
 
 
 if __name__ == "__main__":
-    parts = {
-        "reference": reference, "vllm": vllm, "verl": verl, "harness": harness, "text": text
-    }  # fmt: skip
-    frame.run("smollm", parts)
+    parts = (reference, vllm, verl, harness, recipe, text)
+    frame.run("smollm", {part.__name__: part for part in parts})

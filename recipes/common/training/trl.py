@@ -57,7 +57,11 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
     )
     for callback in (PrinterCallback, ProgressCallback):  # they print everything that is logged
         trainer.remove_callback(callback)
-    trainer.train(resume_from_checkpoint=newest_checkpoint(Path(trainer.args.output_dir)))
+    checkpoint = newest_checkpoint(Path(trainer.args.output_dir))
+    if checkpoint is not None and step_of(checkpoint) >= trainer.args.max_steps:
+        trainer._load_from_checkpoint(checkpoint)  # transformers would train for one step more
+    else:
+        trainer.train(resume_from_checkpoint=checkpoint)
     if algorithm.lora_rank:
         trainer.model = trainer.model.merge_and_unload()
     trainer.save_model(str(settings.output / "model"))
@@ -104,13 +108,17 @@ def check(settings: Training) -> None:
 
 def newest_checkpoint(directory: Path) -> str | None:
     """Returns the newest checkpoint that is complete: the trainer's state is written last."""
-    found = {
-        int(match[1]): path.parent
+    found = (
+        str(path.parent)
         for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*/trainer_state.json")
-        if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.parent.name))
-        and _is_whole(path)
-    }
-    return str(found[max(found)]) if found else None
+        if re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-\d+", path.parent.name) and _is_whole(path)
+    )
+    return max(found, key=step_of, default=None)
+
+
+def step_of(checkpoint: str) -> int:
+    """Returns the number of optimizer steps before a checkpoint."""
+    return int(checkpoint.rpartition("-")[2])
 
 
 def _is_whole(state: Path) -> bool:

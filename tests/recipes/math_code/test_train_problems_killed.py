@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.processes]
 
 
 def test_training_on_mathematics_continues_after_a_kill(tmp_path: Path) -> None:
+    """What has ended is not trained further."""
     output = tmp_path / "output"
     overrides = [*given("math", tmp_path), *TRL, "steps=3"]
     with running("recipes.math_code.train", tmp_path / "first.log", *overrides) as command:
@@ -23,3 +24,8 @@ def test_training_on_mathematics_continues_after_a_kill(tmp_path: Path) -> None:
     assert progress(output)[before]["step"] > 1
     check_trained("math", output, last_step=3)
     check_weights_changed(output, output / "model")
+    steps, trained = progress(output), (output / "model/model.safetensors").read_bytes()
+    with running("recipes.math_code.train", tmp_path / "third.log", *overrides) as command:
+        assert command.wait() == 0, command.said
+    assert progress(output) == steps
+    assert (output / "model/model.safetensors").read_bytes() == trained

@@ -23,6 +23,7 @@ import torch
 from bench import frame
 from bench.demo import summary
 from bench.smollm.text_loop import LOOPS, learned
+from recipes.common.training.trl import newest_checkpoint
 from recipes.demo.policies import CONFIGS
 from recipes.demo.report import smooth
 from recipes.demo.tasks import CONTEXT
@@ -149,8 +150,10 @@ def recipe(quick: bool) -> frame.Found:
     _command("train", *RECIPE, "trainer=trl", f"output={output / 'train'}", *few)
     policy = (f"model.path={output / 'train/model'}", "model.warm_start=null")
     after = _score(output / "after", quick, *policy)
-    [state] = islice((output / "train/checkpoints").glob("*/trainer_state.json"), 1)
-    log = [one for one in json.loads(state.read_text())["log_history"] if "step_time" in one]
+    checkpoint = newest_checkpoint(output / "train/checkpoints")
+    assert checkpoint is not None
+    state = json.loads(Path(checkpoint, "trainer_state.json").read_text())
+    log = [one for one in state["log_history"] if "step_time" in one]
     lines = (output / "train/progress.jsonl").read_text().splitlines()
     headline = {
         "recipe_success_before": before,
@@ -172,8 +175,8 @@ def _score(output: Path, quick: bool, *overrides: str) -> float:
     some = (f"data.only=[{','.join(islice(ids, 4))}]",) if quick else ()
     own = (f"data={HELDOUT}", f"output={output}", "seeds=1", "pass_at_k=[]")
     _command("evaluate", *RECIPE, *own, *some, *overrides)
-    scored = json.loads((output / "score.json").read_text())
-    return round(scored["score"]["pass_at_1"], 3)
+    share: float = json.loads((output / "score.json").read_text())["score"]["pass_at_1"]
+    return round(share, 3)
 
 
 def _command(name: str, *arguments: str) -> None:

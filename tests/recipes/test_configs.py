@@ -56,7 +56,7 @@ def test_a_command_shows_its_settings(recipe: str) -> None:
     [
         ("experiment", ("swe", "problems")),
         ("scale", ("swe", "problems")),
-        ("scale/task", TASKS),
+        ("scale/task", (*TASKS, "look")),
     ],
 )
 def test_every_optional_file_belongs_to_a_task_and_a_model(

@@ -31,7 +31,7 @@ def read(data: Data, row_of: Callable[[str], Row], id_of: Callable[[Row], str]) 
             try:
                 row = row_of(line) if line else None
             except ValidationError as error:
-                problems.append(f"line {number}: {_problems(error)}")
+                problems.append(f"line {number}: {problems_in(error)}")
             else:
                 rows |= {} if row is None else {id_of(row): row}
     except UnicodeDecodeError as error:
@@ -45,7 +45,8 @@ def read(data: Data, row_of: Callable[[str], Row], id_of: Callable[[Row], str]) 
     return rows
 
 
-def _problems(error: ValidationError) -> str:
+def problems_in(error: ValidationError) -> str:
+    """Returns the problems of a row in one line."""
     if error.errors()[0]["type"] == "union_tag_not_found":
         return "kind: Field required"
     return problems_of(error).removeprefix(": ")

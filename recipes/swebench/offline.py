@@ -32,6 +32,7 @@ from prorl_service.cli.program import run
 from prorl_service.rewards.swe.patch import TEST_FILE
 from prorl_service.sandbox.archives import has_archive, store_archive
 from prorl_service.sandbox.cache import cache_root
+from prorl_service.utils.files import publish
 from recipes.swebench.rows import SweInstance, unusable, write_rows
 
 INSTANCES = Path(__file__).with_name("instances.json")
@@ -202,8 +203,8 @@ def _source(package: str, version: str, directory: Path) -> Path:
             options = ["--no-deps", "--no-binary", package, "--dest", fetched]
             _pip("download", *options, f"{package}=={version}")
             _made(target.parent)
-            os.rename(fetched, target)
-            os.mkdir(fetched)  # its owner removes it
+            publish(Path(fetched), target)
+            os.makedirs(fetched, exist_ok=True)  # its owner removes it
     return next(target.glob("*.tar.gz"))
 
 
@@ -222,8 +223,8 @@ def _environment(release: Release, directory: Path) -> Path:
             shutil.rmtree(site / "bin", ignore_errors=True)
             _programs(Path(made, "bin"))
             _made(target.parent)
-            os.rename(made, target)
-            os.mkdir(made)
+            publish(Path(made), target)
+            os.makedirs(made, exist_ok=True)
     return target
 
 

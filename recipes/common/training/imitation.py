@@ -8,7 +8,6 @@ are then short enough to be sampled and trained on in seconds.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from prorl_service.inference.reference_engine.tiny import build_tiny_model
 from prorl_service.schemas import Message, Segment
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.ledger import Chain
+from prorl_service.utils.files import publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def warm_started(
         policy = kind.from_pretrained(made, dtype=torch.float32)
         imitate(policy, [_padded(one.segment(chat), chat) for one in transcripts], config)
         policy.save_pretrained(made)
-        os.rename(made, target)
+        publish(made, target)
     return target
 
 

@@ -5,7 +5,7 @@ A policy imitates attempts at the offline problems of the training split. Most a
 earns a reward is left to reinforcement learning.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -22,11 +22,10 @@ from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import ReasoningProblem
 
 COUNT = 2000
-RIGHT_SHARE = 0.15
-USUAL_SHARE = 0.55
-"""Share of the usual mistake."""
-RIGHT_SHARE_OF_PRETRAINED = 0.4
-"""Share for a model that is trained on few rollouts; its mistakes are all as usual."""
+SHARES = (0.15, 0.55)
+"""Shares of the right attempt and of the usual mistake."""
+SHARES_OF_PRETRAINED = (0.4,)
+"""Share of the right attempt for a model that is trained on few rollouts."""
 SEED = 0
 RIGHT_SHARE_OF_LEVELS = (0.7, 0.4, 0.2, 0.05)
 SUMS_OF_A_LEVEL = 60
@@ -64,25 +63,15 @@ def _demonstrations(
 ) -> list[tuple[Example, Attempt]]:
     rng = Random(SEED)
     chosen = rng.choices(_examples(task, options, base), k=COUNT)
-    share = _share if isinstance(base, int) else _share_of_pretrained
-    return [(example, _attempt(example, rng, share)) for example in chosen]
+    shares = SHARES if isinstance(base, int) else SHARES_OF_PRETRAINED
+    return [(example, _attempt(example, rng, shares)) for example in chosen]
 
 
-def _attempt(example: Example, rng: Random, share: Callable[[int, int], float]) -> Attempt:
+def _attempt(example: Example, rng: Random, shares: Sequence[float]) -> Attempt:
+    """`shares` of the first attempts; the others have equal parts of the rest."""
     attempts = [example.right, *example.wrong]
-    weights = [share(place, len(attempts)) for place in range(len(attempts))]
-    return rng.choices(attempts, weights)[0]
-
-
-def _share(place: int, attempts: int) -> float:
-    """Returns the share of an attempt, of which the right one comes first, then the usual one."""
-    rest = (1 - RIGHT_SHARE - USUAL_SHARE) / (attempts - 2)
-    return (RIGHT_SHARE, USUAL_SHARE, *[rest] * attempts)[place]
-
-
-def _share_of_pretrained(place: int, attempts: int) -> float:
-    rest = (1 - RIGHT_SHARE_OF_PRETRAINED) / (attempts - 1)
-    return rest if place else RIGHT_SHARE_OF_PRETRAINED
+    others = len(attempts) - len(shares)
+    return rng.choices(attempts, [*shares, *[(1 - sum(shares)) / others] * others])[0]
 
 
 def _sums() -> list[tuple[ReasoningProblem, str]]:

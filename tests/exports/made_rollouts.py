@@ -114,3 +114,21 @@ class Answers:
         if "turns so far" in text:
             said = 2
         return [*self._chat.encode(script[said]), self._chat.end_of_turn_id]
+
+
+def two_steps(directory: Path, **options: Any) -> Any:
+    """Returns TRL's SFTConfig of a short training."""
+    from trl import SFTConfig
+
+    return SFTConfig(
+        output_dir=str(directory),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        save_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+        **options,
+    )

@@ -22,6 +22,7 @@ from prorl_service.schemas.pictures import canonical, url_of
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.pictures import PLACEHOLDER
+from tests.exports.made_rollouts import two_steps
 from tests.parts import trajectory_of
 from tests.pictures import FILE, looking, png, processor_of, shown
 from tests.server.application import Settings, serving
@@ -185,7 +186,7 @@ def test_trls_sft_trainer_sees_what_the_policy_saw(
     tmp_path: Path,
 ) -> None:
     from datasets import load_dataset
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTTrainer
 
     assert chat.pictures is not None
     transcriber, file = Transcriber(chat), tmp_path / f"rows.{ending}"
@@ -199,18 +200,7 @@ def test_trls_sft_trainer_sees_what_the_policy_saw(
     processor.apply_chat_template = partial(render, tools=dataset[0]["tools"])
     trainer = SFTTrainer(
         str(seeing_model),
-        SFTConfig(
-            output_dir=str(tmp_path),
-            max_length=None,
-            max_steps=2,
-            per_device_train_batch_size=2,
-            use_cpu=True,
-            bf16=False,
-            report_to="none",
-            save_strategy="no",
-            logging_steps=1,
-            disable_tqdm=True,
-        ),
+        two_steps(tmp_path, max_length=None),
         train_dataset=dataset,
         processing_class=processor,
     )

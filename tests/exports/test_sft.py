@@ -12,7 +12,7 @@ from prorl_service.exports.output import write_rows
 from prorl_service.exports.sources import records
 from prorl_service.exports.transcript import ExportRecord, Transcriber
 from prorl_service.tokens.chat import ChatFormat
-from tests.exports.made_rollouts import HOSTILE, SCRIPTS, Made
+from tests.exports.made_rollouts import HOSTILE, SCRIPTS, Made, two_steps
 
 pytestmark = pytest.mark.processes
 
@@ -136,7 +136,7 @@ def test_trls_sft_trainer_trains_on_the_file_as_it_is(
 ) -> None:
     from datasets import load_dataset
     from transformers import AutoTokenizer
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTTrainer
 
     file = tmp_path / f"rows.{ending}"
     exported = [row for some in rows.values() for row in some]
@@ -148,17 +148,7 @@ def test_trls_sft_trainer_trains_on_the_file_as_it_is(
         assert json.dumps(loaded["tools"]) == json.dumps(row["tools"])
     trainer = SFTTrainer(
         model=str(made.model),
-        args=SFTConfig(
-            output_dir=str(tmp_path),
-            max_steps=2,
-            per_device_train_batch_size=2,
-            use_cpu=True,
-            bf16=False,
-            report_to="none",
-            save_strategy="no",
-            logging_steps=1,
-            disable_tqdm=True,
-        ),
+        args=two_steps(tmp_path),
         train_dataset=dataset,
     )
     tokenizer = AutoTokenizer.from_pretrained(made.model)

@@ -127,4 +127,4 @@ def test_validation_asks_no_teacher(config: Any) -> None:
     prompt = prompt_of(data_source="able")
     prompt = Prompt(prompt.uid, prompt.columns, prompt.group, 1, "val")
     _, [row] = score(engines, config, rollout_of([segment([1])]), prompt)
-    assert (engines.asked, row.beside) == ([], {})
+    assert (engines.asked, row.verl_fields) == ([], {})

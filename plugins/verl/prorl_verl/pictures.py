@@ -67,7 +67,7 @@ class Vision:
             row,
             prompt_ids=padded(row.prompt_ids, self._pad_id),
             response_ids=padded(row.response_ids, self._pad_id),
-            beside={
+            verl_fields={
                 "position_ids": torch.cat([torch.arange(len(ids))[None], axes]),
                 "multi_modal_inputs": processed,
             },

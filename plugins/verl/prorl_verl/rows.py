@@ -38,7 +38,7 @@ class Row:
     min_version: int
     max_version: int
     metrics: dict[str, Any]
-    beside: dict[str, Any] = field(default_factory=dict)
+    verl_fields: dict[str, Any] = field(default_factory=dict)
     """Further fields of VeRL's: pictures, and what a teacher makes of the row."""
 
 

@@ -30,6 +30,19 @@ from prorl_verl.tensors import extra_fields, fields_of
 EXTRA_INFO = "prorl"
 """Key of the service's report on the rollout in `extra_info`."""
 
+REWARD_FAILED = ErrorInfo(
+    kind="RewardFunctionFailed",
+    blame=Blame.EVALUATOR,
+    message="",
+    hint="correct reward.custom_reward_function or reward.reward_manager",
+)
+TEACHER_FAILED = ErrorInfo(
+    kind="TeacherFailed",
+    blame=Blame.BACKEND,
+    message="",
+    hint="look at distillation.teacher_models: the teacher reads prompt and response together",
+)
+
 ComputeScore = Callable[[DataProto], Awaitable[dict[str, Any]]]
 Scored = tuple[Rollout, list[Row]]
 
@@ -77,11 +90,11 @@ class Scoring:
                 result = await self._compute_score(data_of(rows[-1], rollout, prompt.columns))
                 rows = [_scored(row, rollout, result) for row in rows]
         except Exception as error:
-            return rollout.model_copy(update={"error": _reward_error(error)}), []
+            return _failed(rollout, error, REWARD_FAILED), []
         try:
             return rollout, await self._taught(prompt, rows)
         except Exception as error:
-            return rollout.model_copy(update={"error": _teacher_error(error)}), []
+            return _failed(rollout, error, TEACHER_FAILED), []
 
     async def _taught(self, prompt: Prompt, rows: list[Row]) -> list[Row]:
         if self._teacher is None or prompt.partition == "val":
@@ -163,23 +176,10 @@ def _too_many(count: int) -> ErrorInfo:
     )
 
 
-def _reward_error(error: Exception) -> ErrorInfo:
+def _failed(rollout: Rollout, error: Exception, reason: ErrorInfo) -> Rollout:
     cause = getattr(error, "cause", None) or error  # Ray's errors hold the worker's
-    return ErrorInfo(
-        kind="RewardFunctionFailed",
-        blame=Blame.EVALUATOR,
-        message=f"{type(cause).__name__}: {cause}",
-        hint="correct reward.custom_reward_function or reward.reward_manager",
-    )
-
-
-def _teacher_error(error: Exception) -> ErrorInfo:
-    return ErrorInfo(
-        kind="TeacherFailed",
-        blame=Blame.BACKEND,
-        message=f"{type(error).__name__}: {getattr(error, 'cause', None) or error}",
-        hint="look at distillation.teacher_models: the teacher reads prompt and response together",
-    )
+    message = f"{type(cause).__name__}: {cause}"
+    return rollout.model_copy(update={"error": reason.model_copy(update={"message": message})})
 
 
 async def _ask_any(workers: Sequence[Any], data: DataProto) -> Any:

@@ -27,10 +27,11 @@ class Teacher:
         """Adds `teacher_ids` int32[S, K] and `teacher_logprobs` float32[S, K], in nats, S tokens of
         the whole row: at each those of the next one; K is 1, or the loss's `topk`. Raises what the
         engine raises, and `ValueError` for pictures."""
-        if row.beside.get("multi_modal_inputs"):
+        if row.verl_fields.get("multi_modal_inputs"):
             raise ValueError("a teacher is shown no pictures")
         key = columns.get(self._engines.teacher_key)
         ids, logprobs = await self._engines.compute_teacher_logprobs_single(
             row.prompt_ids + row.response_ids, routing_key=getattr(key, "item", lambda: key)()
         )
-        return replace(row, beside=row.beside | {"teacher_ids": ids, "teacher_logprobs": logprobs})
+        made = {"teacher_ids": ids, "teacher_logprobs": logprobs}
+        return replace(row, verl_fields=row.verl_fields | made)

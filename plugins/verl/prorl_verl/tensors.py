@@ -46,7 +46,7 @@ def fields_of(row: Row, columns: Mapping[str, Any]) -> Fields:
         "rm_scores": torch.tensor(scores, dtype=torch.float32),
         "num_turns": row.turns,
         "extra_fields": extra_fields(row),
-        **row.beside,
+        **row.verl_fields,
     }
 
 

@@ -92,7 +92,7 @@ class TinyServer:
             raise ValueError(f"no video can be shown; unsupported: {unknown}")
         ids, sight = self._seen(list(prompt_ids), image_data or [])
         params = dict(sampling_params)
-        of_prompt = await self._of_prompt(ids, params.pop("prompt_logprobs", None))
+        of_prompt = await self._prompt_logprobs(ids, params.pop("prompt_logprobs", None))
         sequence = self._sequence(ids, params)
         sequence.sight = sight
         if self._rejecting:
@@ -111,7 +111,7 @@ class TinyServer:
             },
         )
 
-    async def _of_prompt(self, ids: list[int], count: int | None) -> dict[str, Any]:
+    async def _prompt_logprobs(self, ids: list[int], count: int | None) -> dict[str, Any]:
         """Returns each token's next one and its logprob, as VeRL's vLLM server does: the last has
         none. Raises `ValueError` for the most likely `count` tokens."""
         if count is None:

@@ -1,6 +1,7 @@
 """Trains with TRL's stock GRPOTrainer, on the plug-in's `ProRLSpec` and a GRPOConfig."""
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +25,9 @@ from prorl_service.schemas.suggestions import nearest
 from prorl_trl import ProRLSpec
 from recipes.common.settings import BadSettings, Training
 from recipes.common.training.progress import Progress
+
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+"""Files of a model that its tokenizer is not saved with."""
 
 
 def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> None:
@@ -58,13 +62,17 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
     for callback in (PrinterCallback, ProgressCallback):  # they print everything that is logged
         trainer.remove_callback(callback)
     checkpoint = newest_checkpoint(Path(trainer.args.output_dir))
-    if checkpoint is not None and step_of(checkpoint) >= trainer.args.max_steps:
-        trainer._load_from_checkpoint(checkpoint)  # transformers would train for one step more
-    else:
+    if checkpoint is not None:
+        _restore(trainer, checkpoint, has_adapters=algorithm.lora_rank > 0)
+    # What has ended would be trained for one step more.
+    if checkpoint is None or step_of(checkpoint) < trainer.args.max_steps:
         trainer.train(resume_from_checkpoint=checkpoint)
     if algorithm.lora_rank:
         trainer.model = trainer.model.merge_and_unload()
     trainer.save_model(str(settings.output / "model"))
+    for name in PROCESSORS:  # of a model that sees
+        if (file := model / name).exists():
+            shutil.copy(file, settings.output / "model")
 
 
 def _lora(rank: int) -> LoraConfig | None:
@@ -114,6 +122,16 @@ def newest_checkpoint(directory: Path) -> str | None:
         if re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-\d+", path.parent.name) and _is_whole(path)
     )
     return max(found, key=step_of, default=None)
+
+
+def _restore(trainer: GRPOTrainer, checkpoint: str, *, has_adapters: bool) -> None:
+    """Loads a checkpoint's weights. transformers leaves out, with a warning, those that have other
+    names in files than in memory: most of a model that sees."""
+    if has_adapters:
+        trainer._load_from_checkpoint(checkpoint)
+    else:
+        saved = type(trainer.model).from_pretrained(checkpoint, dtype=trainer.model.dtype)
+        trainer.model.load_state_dict(saved.state_dict())
 
 
 def step_of(checkpoint: str) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from prorl_service.tokens.chat import ChatFormat
 from tests.recipes.commands import running
 from tests.recipes.math_code.runs import LORA, TRL, check_trained, check_weights_changed, given
 
@@ -26,6 +27,7 @@ def test_problems_are_trained_on(task: str, others: Sequence[str], tmp_path: Pat
         assert command.survivors() == []
     check_trained(task, output, last_step=2)
     check_weights_changed(output, output / "model")
+    assert (ChatFormat.load(output / "model").pictures is not None) == (task == "look")
     state = json.loads((output / "checkpoints/checkpoint-2/trainer_state.json").read_text())
     log = state["log_history"]
     assert all(one["prorl/failed"] == 0 for one in log)
